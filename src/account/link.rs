@@ -1,0 +1,259 @@
+//! What ties an account to the admissions that use it.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::inbox::{Inbox, Mark, Marks};
+use super::{Account, Replenishment};
+use crate::error::{AccountPanic, ConfigError};
+use crate::sync::{Arc, AtomicU8, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, Weak};
+
+/// The identity of an account: a number never reused in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountId(u64);
+
+impl AccountId {
+    fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+impl fmt::Display for AccountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// What is read of an account once and never again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nature {
+    pub(crate) replenishment: Replenishment,
+    pub(crate) timed: bool,
+}
+
+/// An account is out of order for good: a settlement's `give` panicked in it.
+const QUARANTINED: u8 = 1;
+/// More than one admission has used the account.
+const SHARED: u8 = 2;
+/// A take here has an effect that giving it back would not undo for others: survey before debit.
+const DELICATE: u8 = 4;
+
+/// The part of an account that the monitor needs: embed one in every [`Account`].
+///
+/// It carries the account's name and identity, knows which admissions use the account, and lets
+/// the account announce what only it can know ([`grew`](Self::grew),
+/// [`may_refuse`](Self::may_refuse)). Announcing takes a small lock of its own and never an
+/// admission's, so an account may do it while holding its own lock, from any thread.
+///
+/// # Examples
+///
+/// ```
+/// use admit::AccountLink;
+///
+/// let link = AccountLink::new("render")?;
+/// assert_eq!(link.name(), "render");
+/// assert_eq!(link.waiting(), 0);
+/// assert!(AccountLink::new("  ").is_err());
+/// # Ok::<(), admit::ConfigError>(())
+/// ```
+pub struct AccountLink {
+    name: Arc<str>,
+    id: AccountId,
+    waiting: AtomicUsize,
+    flags: AtomicU8,
+    nature: OnceLock<Result<Nature, AccountPanic>>,
+    /// The admission that attached first: the common case, answered without the lock.
+    first: AtomicU64,
+    attached: Mutex<SmallVec<[Attachment; 1]>>,
+}
+
+struct Attachment {
+    inbox: Weak<Inbox>,
+    admission: u64,
+    mark: Arc<Mark>,
+}
+
+impl AccountLink {
+    /// A link for an account of this name.
+    ///
+    /// # Errors
+    ///
+    /// When the name is empty or only white space: it is what events, errors and snapshots call
+    /// the account.
+    pub fn new(name: impl Into<Arc<str>>) -> Result<Self, ConfigError> {
+        let name = name.into();
+        if name.trim().is_empty() {
+            return Err(ConfigError::new("name", format!("{name:?}"), "must not be empty"));
+        }
+        Ok(Self {
+            name,
+            id: AccountId::next(),
+            waiting: AtomicUsize::new(0),
+            flags: AtomicU8::new(0),
+            nature: OnceLock::new(),
+            first: AtomicU64::new(0),
+            attached: Mutex::new(SmallVec::new()),
+        })
+    }
+
+    /// The account's name.
+    #[must_use]
+    pub const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The account's identity.
+    #[must_use]
+    pub const fn id(&self) -> AccountId {
+        self.id
+    }
+
+    /// How many jobs wait on this account now, over all admissions: those it was found short for.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Announces that a no may have become a yes for a reason other than the clock.
+    ///
+    /// Not needed from `give` and `reconcile`: the monitor calls those and knows.
+    pub fn grew(&self) {
+        self.tell(Marks::GREW, None);
+    }
+
+    /// Announces that the account may now refuse outright jobs that wait on it.
+    pub fn may_refuse(&self) {
+        self.tell(Marks::MAY_REFUSE, None);
+    }
+
+    /// Declares that a take has an effect giving it back does not undo for others, such as
+    /// claiming the one probe of a circuit. While it is set, a demand that names this account is
+    /// surveyed before anything is debited.
+    pub fn set_survey_first(&self, on: bool) {
+        if on {
+            self.flags.fetch_or(DELICATE, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!DELICATE, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a settlement's `give` once panicked: nobody is granted anything of it any more.
+    #[must_use]
+    pub fn is_quarantined(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & QUARANTINED != 0
+    }
+
+    pub(crate) fn is_delicate(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DELICATE != 0
+    }
+
+    /// Whether more than one admission uses it.
+    ///
+    /// Relaxed is enough: an admission attaches before it first asks, and both its ask and the
+    /// give that precedes this look go through the account's own lock. A give that the other
+    /// admission's ask did not see therefore comes after its attaching.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & SHARED != 0
+    }
+
+    /// Takes the account out of use, in every admission.
+    pub(crate) fn quarantine(&self) {
+        self.flags.fetch_or(QUARANTINED, Ordering::Relaxed);
+        self.tell(Marks::MAY_REFUSE, None);
+    }
+
+    /// Tells every admission but `except` that something came back here.
+    pub(crate) fn tell_others(&self, except: u64) {
+        if self.is_shared() {
+            self.tell(Marks::GREW, Some(except));
+        }
+    }
+
+    fn tell(&self, marks: Marks, except: Option<u64>) {
+        let mut attached = self.attached.lock();
+        attached.retain(|attachment| match attachment.inbox.upgrade() {
+            Some(inbox) => {
+                if Some(attachment.admission) != except {
+                    inbox.push(&attachment.mark, marks);
+                }
+                true
+            }
+            None => false,
+        });
+    }
+
+    /// Counts one more, or one less, job that waits here.
+    pub(crate) fn count_waiting(&self, more: bool) -> usize {
+        if more {
+            self.waiting.fetch_add(1, Ordering::Relaxed) + 1
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+        }
+    }
+
+    /// What is read once, from the account this link belongs to.
+    pub(crate) fn nature(&self, account: &dyn Account) -> &Result<Nature, AccountPanic> {
+        self.nature.get_or_init(|| {
+            let replenishment = AccountPanic::catch("replenishment", || account.replenishment())?;
+            let timed = AccountPanic::catch("reads_clock", || account.reads_clock())?;
+            Ok(Nature { replenishment, timed })
+        })
+    }
+
+    /// Whether the admission has attached already: one load in the common case.
+    pub(crate) fn is_attached(&self, admission: u64) -> bool {
+        self.first.load(Ordering::Relaxed) == admission
+            || (self.is_shared()
+                && self.attached.lock().iter().any(|other| other.admission == admission))
+    }
+
+    /// Attaches an admission, whose inbox hears of this account from now on.
+    pub(crate) fn attach(&self, inbox: &Arc<Inbox>) -> Arc<Mark> {
+        let mark = Arc::new(Mark::new(self.id));
+        let mut attached = self.attached.lock();
+        let admission = inbox.admission();
+        attached.retain(|other| other.inbox.strong_count() > 0 && other.admission != admission);
+        attached.push(Attachment {
+            inbox: Arc::downgrade(inbox),
+            admission,
+            mark: Arc::clone(&mark),
+        });
+        if attached.len() == 1 {
+            self.first.store(admission, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_or(SHARED, Ordering::Relaxed);
+        }
+        drop(attached);
+        mark
+    }
+
+    /// Takes an admission off the list.
+    pub(crate) fn detach(&self, admission: u64) {
+        let mut attached = self.attached.lock();
+        attached.retain(|other| other.admission != admission);
+        // `first` must not go on answering for one that left.
+        let first = attached.first().map_or(0, |other| other.admission);
+        self.first.store(first, Ordering::Relaxed);
+        drop(attached);
+    }
+}
+
+/// The account is gone: whoever keeps a record of it may forget.
+impl Drop for AccountLink {
+    fn drop(&mut self) {
+        self.tell(Marks::GONE, None);
+    }
+}
+
+impl fmt::Debug for AccountLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccountLink")
+            .field("name", &self.name)
+            .field("id", &self.id)
+            .field("waiting", &self.waiting())
+            .field("quarantined", &self.is_quarantined())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,1 @@
+//! The limits that come with the crate: each an [`Account`](crate::Account).

@@ -1,0 +1,234 @@
+//! A failure an upstream answered with, and how much it says about its limits.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What kind of failure an upstream reported.
+///
+/// Limits weigh failures by kind: a refusal for lack of capacity asks to slow down, a stray fault
+/// does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// A rate limit was hit (429). Weight 1.
+    RateLimit,
+    /// The upstream is overloaded (529, or 503 that says when to come back). Weight 3.
+    Overload,
+    /// A fault that says nothing about capacity (another 5xx, no response at all). Weight 0.
+    Transient,
+    /// The account with the upstream is exhausted or unpaid. Weight 0, and trying again is no use.
+    QuotaExhausted,
+    /// The request itself was wrong (another 4xx). Weight 0, and trying again is no use.
+    Rejected,
+}
+
+impl FailureKind {
+    /// How many backpressure increments the failure is worth on a token bucket.
+    #[must_use]
+    pub const fn weight(self) -> u32 {
+        match self {
+            Self::RateLimit => 1,
+            Self::Overload => 3,
+            Self::Transient | Self::QuotaExhausted | Self::Rejected => 0,
+        }
+    }
+
+    /// Whether the same request may succeed later without anybody's doing.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::RateLimit | Self::Overload | Self::Transient)
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RateLimit => "rate limit",
+            Self::Overload => "overload",
+            Self::Transient => "transient",
+            Self::QuotaExhausted => "quota exhausted",
+            Self::Rejected => "rejected",
+        })
+    }
+}
+
+/// A failed call to an upstream service, as a limit sees it.
+///
+/// # Examples
+///
+/// ```
+/// use admit::{FailureKind, UpstreamFailure};
+/// use std::time::Duration;
+///
+/// let failure = UpstreamFailure::status(429, "test-service", "slow down")
+///     .with_retry_after(Duration::from_secs(7));
+/// assert_eq!(failure.kind, FailureKind::RateLimit);
+/// assert_eq!(
+///     failure.summary(),
+///     "HTTP 429 from test-service: slow down (server asked for 7s)"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpstreamFailure {
+    /// The HTTP status; `None` when there was no response.
+    pub status: Option<u16>,
+    /// The service that failed: an account of this name hears of it.
+    pub service: String,
+    /// What the service said, shortened to [`MAX_MESSAGE`](Self::MAX_MESSAGE) characters.
+    pub message: String,
+    /// How long the service asked to be left alone.
+    pub retry_after: Option<Duration>,
+    /// What it means.
+    pub kind: FailureKind,
+}
+
+impl UpstreamFailure {
+    /// The most characters of a message that are kept: an answer's body is somebody else's text.
+    pub const MAX_MESSAGE: usize = 500;
+
+    /// A failure with an HTTP status, classified by the status first and the message second.
+    pub fn status(status: u16, service: impl Into<String>, message: impl AsRef<str>) -> Self {
+        let message = shorten(message.as_ref());
+        let kind = classify(status, &message, false);
+        Self { status: Some(status), service: service.into(), message, retry_after: None, kind }
+    }
+
+    /// No response at all: the connection failed, or the call timed out.
+    pub fn no_response(service: impl Into<String>, message: impl AsRef<str>) -> Self {
+        Self {
+            status: None,
+            service: service.into(),
+            message: shorten(message.as_ref()),
+            retry_after: None,
+            kind: FailureKind::Transient,
+        }
+    }
+
+    /// The same failure, from a service that said when to come back. A 503 that does is an
+    /// overload rather than a stray fault.
+    #[must_use]
+    pub fn with_retry_after(mut self, retry_after: Duration) -> Self {
+        self.retry_after = Some(retry_after);
+        if let Some(status) = self.status {
+            self.kind = classify(status, &self.message, true);
+        }
+        self
+    }
+
+    /// The same failure under another kind, where the host knows better.
+    #[must_use]
+    pub const fn with_kind(mut self, kind: FailureKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Whether trying again may help.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        self.kind.is_retryable()
+    }
+
+    /// One line: status, service, message, and what the server asked for.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl fmt::Display for UpstreamFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "HTTP {status}")?,
+            None => f.write_str("no response")?,
+        }
+        write!(f, " from {}", self.service)?;
+        if !self.message.is_empty() {
+            write!(f, ": {}", self.message)?;
+        }
+        if let Some(after) = self.retry_after {
+            write!(f, " (server asked for {after:?})")?;
+        }
+        if self.kind == FailureKind::QuotaExhausted {
+            f.write_str(" (the quota is used up; trying again does not help)")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UpstreamFailure {}
+
+/// Status first, body second.
+fn classify(status: u16, message: &str, says_when: bool) -> FailureKind {
+    match status {
+        429 | 402 | 403 if speaks_of_quota(message) => FailureKind::QuotaExhausted,
+        402 => FailureKind::QuotaExhausted,
+        429 => FailureKind::RateLimit,
+        529 => FailureKind::Overload,
+        503 if says_when => FailureKind::Overload,
+        408 => FailureKind::Transient,
+        400..=499 => FailureKind::Rejected,
+        _ => FailureKind::Transient,
+    }
+}
+
+fn speaks_of_quota(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    ["insufficient_quota", "insufficient quota", "billing", "credit balance"]
+        .iter()
+        .any(|words| message.contains(words))
+}
+
+fn shorten(message: &str) -> String {
+    message.trim().chars().take(UpstreamFailure::MAX_MESSAGE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(status: u16, message: &str) -> FailureKind {
+        UpstreamFailure::status(status, "s", message).kind
+    }
+
+    #[test]
+    fn the_status_decides_before_the_body() {
+        assert_eq!(kind(429, "slow down"), FailureKind::RateLimit);
+        assert_eq!(kind(529, ""), FailureKind::Overload);
+        assert_eq!(kind(503, "rate limit exceeded"), FailureKind::Transient);
+        assert_eq!(kind(500, "insufficient_quota"), FailureKind::Transient);
+        assert_eq!(kind(404, "rate limit"), FailureKind::Rejected);
+        assert_eq!(UpstreamFailure::no_response("s", "reset").kind, FailureKind::Transient);
+    }
+
+    #[test]
+    fn a_503_that_says_when_is_an_overload() {
+        let failure =
+            UpstreamFailure::status(503, "s", "").with_retry_after(Duration::from_secs(1));
+        assert_eq!(failure.kind, FailureKind::Overload);
+        assert_eq!(failure.kind.weight(), 3);
+    }
+
+    #[test]
+    fn an_exhausted_quota_is_terminal_and_says_so() {
+        let failure = UpstreamFailure::status(429, "s", r#"{"code":"insufficient_quota"}"#);
+        assert_eq!(failure.kind, FailureKind::QuotaExhausted);
+        assert_eq!(failure.kind.weight(), 0);
+        assert!(!failure.is_retryable());
+        assert!(failure.summary().contains("does not help"));
+    }
+
+    #[test]
+    fn a_summary_without_a_response_says_so() {
+        let failure = UpstreamFailure::no_response("maps", "");
+        assert_eq!(failure.summary(), "no response from maps");
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character() {
+        let failure = UpstreamFailure::status(500, "s", "é".repeat(2_000));
+        assert_eq!(failure.message.chars().count(), UpstreamFailure::MAX_MESSAGE);
+    }
+}
