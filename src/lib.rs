@@ -10,6 +10,8 @@ mod limits;
 mod monitor;
 mod snapshot;
 mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod upstream;
 
 pub use account::{
@@ -22,6 +24,10 @@ pub use error::{
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
+pub use limits::{
+    CountingGate, CountingGateBuilder, DatabaseGate, HttpGate, Limits, ModelGate, SemaphoreStatus,
+    TokenBucket, TokenBucketStatus,
+};
 pub use monitor::{Admission, AdmissionBuilder, Admit};
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
