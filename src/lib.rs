@@ -16,6 +16,7 @@ pub use error::{
     AccountPanic, AdmitError, BuildError, ConfigError, Defect, Shortage, StartError, TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
+pub use limits::Router;
 pub use upstream::{
     FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
 };
