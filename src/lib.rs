@@ -5,6 +5,7 @@ mod amount;
 mod error;
 mod events;
 mod limits;
+mod models;
 mod sync;
 mod upstream;
 
@@ -17,6 +18,9 @@ pub use error::{
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use limits::Router;
+#[cfg(feature = "catalog")]
+pub use models::{Catalog, CatalogError, CatalogPlace};
+pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 pub use upstream::{
     FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
 };
