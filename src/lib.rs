@@ -7,6 +7,8 @@ mod events;
 mod limits;
 mod models;
 mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod upstream;
 
 pub use account::{
@@ -17,10 +19,13 @@ pub use error::{
     AccountPanic, AdmitError, BuildError, ConfigError, Defect, Shortage, StartError, TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
-pub use limits::Router;
+pub use limits::{
+    CountingGate, CountingGateBuilder, DatabaseGate, HttpGate, Limits, ModelGate, Router,
+    SemaphoreStatus, TokenBucket, TokenBucketStatus,
+};
+pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 #[cfg(feature = "catalog")]
 pub use models::{Catalog, CatalogError, CatalogPlace};
-pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 pub use upstream::{
     FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
 };

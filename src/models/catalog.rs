@@ -315,8 +315,16 @@ output = 2
             ("[[model]]\n\nid = \"a\"", 3, "tokens_per_minute"),
             ("[[model]]\nid = \"\"\ntokens_per_minute = 1", 2, "id"),
             ("[[model]]\nid = \"a\"\ntokens_per_minute = 0", 3, "tokens_per_minute"),
-            ("[[model]]\nmax_concurrent = 1\ntokens_per_minute = 0\nid = \"a\"", 3, "tokens_per_minute"),
-            ("[[model]]\nid = \"a\"\ntokens_per_minute = 1\nrequests_per_minute = 0", 4, "requests_per_minute"),
+            (
+                "[[model]]\nmax_concurrent = 1\ntokens_per_minute = 0\nid = \"a\"",
+                3,
+                "tokens_per_minute",
+            ),
+            (
+                "[[model]]\nid = \"a\"\ntokens_per_minute = 1\nrequests_per_minute = 0",
+                4,
+                "requests_per_minute",
+            ),
             ("[[model]]\nid = \"a\"\nmax_concurrent = 0", 3, "max_concurrent"),
             (
                 "[[model]]\nid = \"a\"\ntokens_per_minute = 1\n\nprices = { input = -1, output = 1 }",

@@ -289,7 +289,8 @@ impl Building {
     fn enter<S: Singleton>(accounts: &Accounts) -> Result<Self, RegistryError> {
         let me = (std::ptr::from_ref(accounts).addr(), TypeId::of::<S>(), type_name::<S>());
         let outermost = UNDER_WAY.with_borrow(|under_way| {
-            let mut from_me = under_way.iter().skip_while(|other| (other.0, other.1) != (me.0, me.1));
+            let mut from_me =
+                under_way.iter().skip_while(|other| (other.0, other.1) != (me.0, me.1));
             if from_me.next().is_some() {
                 let rest = from_me.map(|other| other.2);
                 let chain: Vec<_> = [me.2].into_iter().chain(rest).chain([me.2]).collect();

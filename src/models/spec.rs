@@ -85,8 +85,7 @@ impl ModelSpec {
     /// Where no requests a minute are given, they are a thousandth of the tokens, at least 1.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let derived =
-            || u32::try_from(self.tokens_per_minute / 1_000).unwrap_or(u32::MAX).max(1);
+        let derived = || u32::try_from(self.tokens_per_minute / 1_000).unwrap_or(u32::MAX).max(1);
         let requests = self.requests_per_minute.unwrap_or_else(derived);
         Limits::per_minute(requests, self.tokens_per_minute)
     }
