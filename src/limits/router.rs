@@ -27,7 +27,8 @@ const SMALL: usize = 64;
 /// on first use. It is let go only when it is [fresh](Account::is_fresh) **and** the router holds
 /// the only `Arc` of it: then one built anew is in the same state, so forgetting forgives no use
 /// and doubles no limit. A demand, a grant and a waiting job each hold an `Arc`. A host that keeps
-/// a [`Weak`](std::sync::Weak) of an account does not hold it; ask the router again instead.
+/// a [`Weak`](std::sync::Weak) of an account does not hold it; ask the router again instead. What
+/// the host changed on an account, such as its limits, goes with it: the constructor should know.
 ///
 /// Every call looks at two entries to forget them, so nothing scans all keys at once, and a
 /// million keys that were used once do not pile up.
@@ -46,27 +47,11 @@ const SMALL: usize = 64;
 /// # Examples
 ///
 /// ```
-/// use admit::{Account, AccountLink, ConfigError, Router};
-/// # use admit::{Amount, Ask, Category, Charge, Refusal, Replenishment};
-/// use std::sync::Arc;
-/// # struct Plain(AccountLink);
-/// # impl Account for Plain {
-/// #     fn link(&self) -> &AccountLink { &self.0 }
-/// #     fn category(&self) -> Category { Category::Semaphore }
-/// #     fn capacity(&self) -> u64 { 1 }
-/// #     fn in_use(&self, _: tokio::time::Instant) -> u64 { 0 }
-/// #     fn summary(&self, _: tokio::time::Instant) -> String { String::new() }
-/// #     fn replenishment(&self) -> Replenishment { Replenishment::Release }
-/// #     fn fits(&self, _: &Ask) -> Result<bool, Refusal> { Ok(true) }
-/// #     fn try_take(&self, ask: &Ask) -> Result<Option<tokio::time::Instant>, Refusal> { Ok(Some(ask.now)) }
-/// #     fn give(&self, charge: &Charge, _: tokio::time::Instant) -> Amount { charge.amount }
-/// #     fn earliest_fit(&self, _: &Ask) -> Option<tokio::time::Instant> { None }
-/// # }
-/// # fn plan_of(customer: &str) -> Result<Arc<Plain>, ConfigError> {
-/// #     Ok(Arc::new(Plain(AccountLink::new(customer.to_owned())?)))
-/// # }
+/// use admit::{Account, ConfigError, Limits, Router, TokenBucket};
 ///
-/// let customers = Router::new(|customer: &String| plan_of(customer));
+/// let customers = Router::new(|customer: &String| {
+///     TokenBucket::new(customer.as_str(), Limits::per_minute(60, 100_000))
+/// });
 /// let one = customers.account_for("acme")?;
 /// let same = customers.account_for("acme")?;
 /// assert_eq!(one.link().id(), same.link().id());

@@ -14,8 +14,7 @@ use super::structured::{Bare, Member, list};
 
 /// The policies of one response, each with what is said of its state.
 pub(super) fn policies(policy: Option<&str>, state: Option<&str>) -> Vec<QuotaPolicy> {
-    let mut found: Vec<QuotaPolicy> =
-        members(policy).iter().filter_map(|member| from_policy(member)).collect();
+    let mut found: Vec<QuotaPolicy> = members(policy).iter().filter_map(from_policy).collect();
     let state = members(state);
     for member in &state {
         if let (None, Bare::Text(name)) = (&member.key, &member.value) {

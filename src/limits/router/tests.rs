@@ -7,6 +7,7 @@ use super::*;
 use crate::account::{AccountLink, Ask, Charge, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::events::Category;
+use crate::limits::{CountingGate, Limits, TokenBucket};
 use crate::sync::AtomicUsize;
 
 /// A gate of one place that is also used up for a minute by every take, as a bucket is.
@@ -159,6 +160,49 @@ async fn a_million_keys_used_once_leave_nothing_behind() {
         }
     }
     assert!(router.len() <= LOOKS + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_bucket_a_throttled_bucket_and_a_held_gate_are_kept() {
+    let buckets: Router<String, TokenBucket> =
+        Router::new(|key: &String| TokenBucket::new(key.as_str(), Limits::per_minute(60, 600)));
+    let take = |account: &dyn Account, amount| {
+        let ask = Ask::new(1, amount, Instant::now());
+        account.try_take(&ask).unwrap().map(|at| Charge::new(1, amount, at))
+    };
+    let drained = {
+        let bucket = buckets.account_for("drained").unwrap();
+        take(&*bucket, Amount::tokens(600)).unwrap();
+        bucket.link().id()
+    };
+    let throttled = {
+        let bucket = buckets.account_for("throttled").unwrap();
+        bucket.record_429();
+        bucket.link().id()
+    };
+    tokio::time::advance(Duration::from_secs(59)).await;
+    sweep_past_everything(&buckets);
+    let again = buckets.account_for("drained").unwrap();
+    assert_eq!(again.link().id(), drained);
+    assert!(take(&*again, Amount::tokens(600)).is_none(), "ten tokens are still to come");
+    drop(again);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    sweep_past_everything(&buckets);
+    assert_ne!(buckets.account_for("drained").unwrap().link().id(), drained, "whole again");
+    assert_eq!(buckets.account_for("throttled").unwrap().link().id(), throttled);
+
+    let gates = Router::new(|key: &String| CountingGate::new(key.as_str(), 1));
+    let gate = gates.account_for("a").unwrap();
+    let charge = take(&*gate, Amount::permits(1)).unwrap();
+    let id = gate.link().id();
+    drop(gate);
+    sweep_past_everything(&gates);
+    let gate = gates.account_for("a").unwrap();
+    assert!(take(&*gate, Amount::permits(1)).is_none(), "a second gate would have a place");
+    gate.give(&charge, charge.at);
+    drop(gate);
+    sweep_past_everything(&gates);
+    assert_ne!(gates.account_for("a").unwrap().link().id(), id);
 }
 
 /// A hundred calls a second, each key drained for a minute: 6,000 must be kept at any time.
