@@ -246,8 +246,8 @@ impl<'a, A: Account> Sequence<'a, A> {
             let ask = self.fresh_ask(mine).behind(ahead);
             self.opinion(ask)?;
             if self.answer(&ask)? == Answer::Yes || self.try_take(&ask)?.is_some() {
-                let what = format!("it grants {ask:?}, which nothing can cover");
-                return self.breach(Law::Steady, what);
+                let law = if mine.is_saturated() { Law::Steady } else { Law::Monotone };
+                return self.breach(law, format!("it grants {ask:?}, which nothing can cover"));
             }
         }
         let (none, in_use) = (self.fresh_ask(Amount::NONE), self.in_use()?);
