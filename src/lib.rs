@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod grant;
 mod limits;
+mod models;
 mod monitor;
 mod snapshot;
 mod sync;
@@ -25,11 +26,16 @@ pub use error::{
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
 pub use limits::{
-    CountingGate, CountingGateBuilder, DatabaseGate, HttpGate, Limits, ModelGate, SemaphoreStatus,
-    TokenBucket, TokenBucketStatus,
+    CountingGate, CountingGateBuilder, DatabaseGate, HttpGate, Limits, ModelGate, Router,
+    SemaphoreStatus, TokenBucket, TokenBucketStatus,
 };
+pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
+#[cfg(feature = "catalog")]
+pub use models::{Catalog, CatalogError, CatalogPlace};
 pub use monitor::{Admission, AdmissionBuilder, Admit};
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
 };
-pub use upstream::{FailureKind, UpstreamFailure};
+pub use upstream::{
+    FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
+};

@@ -171,7 +171,8 @@ mod tests {
     fn the_named_instant_is_the_first_that_covers_at_any_cap_and_throttle() {
         let mut draw = crate::testing::Draw::new(11);
         for _ in 0..20_000 {
-            let cap = draw.between(1..=[10, 1_000, u64::MAX - 1][draw.between(0..=2) as usize]);
+            let most = [10, 1_000, u64::MAX - 1][draw.between(0..=2) as usize];
+            let cap = draw.between(1..=most);
             let (mut level, start) = drained(cap);
             let earlier = start + Duration::from_nanos(draw.between(0..=1_000_000));
             level.set_throttle(draw.between(0..=90) as u32, earlier);

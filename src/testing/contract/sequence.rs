@@ -179,34 +179,52 @@ impl<'a, A: Account> Sequence<'a, A> {
     /// An event of the author's, or feedback: whatever changes the account but the monitor.
     fn let_something_happen(&mut self) -> Checked {
         let contract = self.contract;
-        let before = self.opinions()?;
-        self.ear.take();
-        let choice = self.draw.between(0..=contract.events.len() as u64 + 1) as usize;
-        let name = if let Some((name, event)) = contract.events.get(choice) {
-            let mut draw = self.draw.clone();
-            self.draw.any();
-            self.call(name, |account| event(account, &mut draw))?;
-            name
-        } else {
-            let Some(index) = self.pick() else { return Ok(()) };
-            let (charge, now) = (self.held[index], Instant::now());
-            if choice == contract.events.len() {
+        let own = contract.events.len() as u64;
+        let choice = self.draw.between(0..=own + 2);
+        if choice >= own {
+            return self.report(choice - own);
+        }
+        let (name, event) = &contract.events[choice as usize];
+        let mut draw = Draw::new(self.draw.any());
+        self.watch(name, |account| event(account, &mut draw))
+    }
+
+    /// What comes back from the work under a charge.
+    fn report(&mut self, choice: u64) -> Checked {
+        let Some(index) = self.pick() else { return Ok(()) };
+        let (charge, now) = (self.held[index], Instant::now());
+        match choice {
+            0 => {
                 let successes = self.draw.between(1..=4);
-                self.call("on_success", |account| {
+                self.watch("on_success", |account| {
                     (0..successes).for_each(|_| account.on_success(&charge, now));
-                })?;
-                "on_success"
-            } else {
+                })
+            }
+            1 => {
                 let failure = UpstreamFailure::status(429, "contract", "slow down")
                     .with_retry_after(Duration::from_secs(self.draw.between(0..=20)));
-                self.call("on_upstream_failure", |account| {
+                self.watch("on_upstream_failure", |account| {
                     account.on_upstream_failure(&failure, &charge, now);
-                })?;
-                "on_upstream_failure"
+                })
             }
-        };
+            _ => {
+                self.held.swap_remove(index);
+                if self.nature.0 == Replenishment::Release {
+                    self.give(&charge)?;
+                }
+                let reported = self.draw.one_in(2);
+                self.watch("settled", |account| account.settled(&charge, reported, now))
+            }
+        }
+    }
+
+    /// Lets something happen, and compares what it changed with what it announced.
+    fn watch(&mut self, event: &'static str, happen: impl FnOnce(&A)) -> Checked {
+        let before = self.opinions()?;
+        self.ear.take();
+        self.call(event, happen)?;
         let heard = self.ear.take();
-        self.compare(name, &before, heard)
+        self.compare(event, &before, heard)
     }
 
     /// Whether what was announced covers what changed.
@@ -246,8 +264,8 @@ impl<'a, A: Account> Sequence<'a, A> {
             let ask = self.fresh_ask(mine).behind(ahead);
             self.opinion(ask)?;
             if self.answer(&ask)? == Answer::Yes || self.try_take(&ask)?.is_some() {
-                let what = format!("it grants {ask:?}, which nothing can cover");
-                return self.breach(Law::Steady, what);
+                let law = if mine.is_saturated() { Law::Steady } else { Law::Monotone };
+                return self.breach(law, format!("it grants {ask:?}, which nothing can cover"));
             }
         }
         let (none, in_use) = (self.fresh_ask(Amount::NONE), self.in_use()?);

@@ -132,6 +132,15 @@ impl Faulty {
         }
     }
 
+    fn has_room(&self, ask: &Ask, state: &Shop) -> bool {
+        let wanted = match self.fault {
+            Fault::FavoursTheLarge if ask.mine.requests < 2 && state.taken > 0 => return false,
+            Fault::IgnoresTheReservation => ask.mine.requests,
+            _ => ask.total().requests,
+        };
+        state.taken.saturating_add(wanted) <= state.seats
+    }
+
     /// When the doors really open.
     fn really_opens_at(&self, opens_at: Instant) -> Instant {
         match self.fault {
@@ -172,22 +181,17 @@ impl Account for Faulty {
 
     fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
         let state = self.state.lock();
-        let (mine, ahead) = (ask.mine.requests, ask.reserved_ahead.requests);
         assert!(!(self.is(Fault::PanicsAtNothing) && ask.mine.is_none()), "nothing asked");
         if self.is(Fault::GrantsTheUncountable) && ask.mine.units == u64::MAX {
             return Ok(true);
         }
-        if mine > state.seats || ask.mine.is_saturated() {
+        if ask.mine.requests > state.seats || ask.mine.is_saturated() {
             return Err(Refusal::never_fits(ask.mine, Amount::permits(state.seats)));
         }
         if state.opens_at.is_some_and(|at| ask.now < self.really_opens_at(at)) {
             return Ok(false);
         }
-        Ok(match self.fault {
-            Fault::FavoursTheLarge if mine < 2 && state.taken > 0 => false,
-            Fault::IgnoresTheReservation => state.taken + mine <= state.seats,
-            _ => state.taken.saturating_add(mine).saturating_add(ahead) <= state.seats,
-        })
+        Ok(self.has_room(ask, &state))
     }
 
     fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
@@ -226,8 +230,7 @@ impl Account for Faulty {
 
     fn earliest_fit(&self, ask: &Ask) -> Option<Instant> {
         let state = self.state.lock();
-        let (taken, seats) = (state.taken, state.seats);
-        let fits = taken.saturating_add(ask.total().requests) <= seats;
+        let fits = self.has_room(ask, &state);
         let at = state.opens_at.filter(|at| fits && ask.now < *at)?;
         drop(state);
         match self.fault {
