@@ -1,6 +1,7 @@
 //! The account contract as a test, for authors of accounts.
 
 mod sequence;
+mod subject;
 
 use std::fmt;
 use std::panic::resume_unwind;

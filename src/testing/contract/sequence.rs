@@ -4,59 +4,31 @@ use std::time::Duration;
 
 use tokio::time::{Instant, advance};
 
-use super::{AccountContract, ContractViolation, Law};
-use crate::account::{Account, Ask, Charge, Replenishment};
+use super::subject::{Answer, Checked, Opinion, Subject};
+use super::{AccountContract, Law};
+use crate::account::{Account, Ask, Charge};
 use crate::amount::Amount;
-use crate::error::AccountPanic;
-use crate::sync::Arc;
 use crate::testing::Draw;
-use crate::testing::announcements::{Announced, Announcements};
 use crate::upstream::UpstreamFailure;
-
-type Checked<T = ()> = Result<T, ContractViolation>;
 
 /// Further ahead than this nobody waits for a deadline.
 const HORIZON: Duration = Duration::from_secs(7 * 86_400);
 const NANO: Duration = Duration::from_nanos(1);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Yes,
-    No,
-    Refused,
-}
-
-/// What an account said about an ask, to be compared later.
-#[derive(Clone, Copy, Debug)]
-struct Opinion {
-    ask: Ask,
-    answer: Answer,
-    earliest: Option<Instant>,
-}
-
 pub(super) struct Sequence<'a, A> {
     contract: &'a AccountContract<A>,
-    account: Arc<A>,
-    ear: Announcements,
+    subject: Subject<A>,
     draw: Draw,
-    seed: u64,
-    step: u32,
     next_id: u64,
     held: Vec<Charge>,
-    nature: (Replenishment, bool),
 }
 
 impl<'a, A: Account> Sequence<'a, A> {
     pub(super) fn new(contract: &'a AccountContract<A>, seed: u64) -> Self {
-        let account = (contract.fresh)();
         Self {
             contract,
-            ear: Announcements::of(account.link()),
-            nature: (account.replenishment(), account.reads_clock()),
-            account,
+            subject: Subject::new((contract.fresh)(), seed),
             draw: Draw::new(seed),
-            seed,
-            step: 0,
             next_id: 1,
             held: Vec::new(),
         }
@@ -64,7 +36,7 @@ impl<'a, A: Account> Sequence<'a, A> {
 
     pub(super) async fn run(mut self) -> Checked {
         for step in 1..=self.contract.steps {
-            self.step = step;
+            self.subject.step = step;
             match self.draw.between(0..=11) {
                 0 | 1 => self.compare_sizes()?,
                 2 => self.take_and_undo()?,
@@ -76,7 +48,7 @@ impl<'a, A: Account> Sequence<'a, A> {
                 10 => self.wait_for_a_yes().await?,
                 _ => self.pass_time().await,
             }
-            self.read()?;
+            self.subject.read()?;
         }
         self.give_all()
     }
@@ -86,15 +58,15 @@ impl<'a, A: Account> Sequence<'a, A> {
         let (mine, ahead) = (self.at_most(large.mine), self.at_most(large.reserved_ahead));
         let small = Ask { mine, reserved_ahead: ahead, ..large };
         let alone = Ask::new(large.id, large.reserved_ahead, large.now);
-        if self.answer(&large)? != Answer::Yes {
+        if self.subject.answer(&large)? != Answer::Yes {
             return Ok(());
         }
         for less in [small, alone] {
-            let answer = self.answer(&less)?;
+            let answer = self.subject.answer(&less)?;
             if answer != Answer::Yes {
                 let what =
                     format!("it says {answer:?} to {less:?}, but Yes to the larger {large:?}");
-                return self.breach(Law::Monotone, what);
+                return self.subject.breach(Law::Monotone, what);
             }
         }
         Ok(())
@@ -102,29 +74,29 @@ impl<'a, A: Account> Sequence<'a, A> {
 
     fn take_and_undo(&mut self) -> Checked {
         let ask = self.ask();
-        let (before, in_use) = (self.opinions()?, self.in_use()?);
-        self.ear.take();
-        if let Some(charge) = self.try_take(&ask)? {
-            let back = self.call("give", |account| account.give(&charge, ask.now))?;
+        let (before, in_use) = (self.opinions()?, self.subject.in_use()?);
+        self.subject.ear.take();
+        if let Some(charge) = self.subject.try_take(&ask)? {
+            let back = self.subject.call("give", |account| account.give(&charge, ask.now))?;
             if back != ask.mine {
                 let what = format!("of {ask:?}, taken and given at once, {back:?} came back");
-                return self.breach(Law::Balanced, what);
+                return self.subject.breach(Law::Balanced, what);
             }
-            if self.ear.take().grew {
+            if self.subject.ear.take().grew {
                 let what = "`give` announced `grew`; a failed attempt would wake itself for ever";
-                return self.breach(Law::Announced, what.to_owned());
+                return self.subject.breach(Law::Announced, what.to_owned());
             }
         }
-        let now_in_use = self.in_use()?;
+        let now_in_use = self.subject.in_use()?;
         if now_in_use != in_use {
             let what = format!("{in_use} were in use, and after {ask:?} undone {now_in_use} are");
-            return self.breach(Law::Balanced, what);
+            return self.subject.breach(Law::Balanced, what);
         }
         for opinion in before {
-            let after = self.opinion(opinion.ask)?;
+            let after = self.subject.opinion(opinion.ask)?;
             if (after.answer, after.earliest) != (opinion.answer, opinion.earliest) {
                 let what = format!("{ask:?} undone changed {opinion:?} to {after:?}");
-                return self.breach(Law::Balanced, what);
+                return self.subject.breach(Law::Balanced, what);
             }
         }
         Ok(())
@@ -133,11 +105,11 @@ impl<'a, A: Account> Sequence<'a, A> {
     fn take(&mut self) -> Checked {
         let ask = self.ask();
         let before = self.opinions()?;
-        self.ear.take();
-        if let Some(charge) = self.try_take(&ask)? {
+        self.subject.ear.take();
+        if let Some(charge) = self.subject.try_take(&ask)? {
             self.held.push(charge);
-            let heard = self.ear.take();
-            return self.compare("a take", &before, heard);
+            let heard = self.subject.ear.take();
+            return self.subject.compare("a take", &before, heard);
         }
         Ok(())
     }
@@ -145,17 +117,17 @@ impl<'a, A: Account> Sequence<'a, A> {
     fn give_one(&mut self) -> Checked {
         let Some(index) = self.pick() else { return Ok(()) };
         let charge = self.held.swap_remove(index);
-        self.give(&charge)
+        self.subject.give(&charge)
     }
 
     fn give_all(&mut self) -> Checked {
         for charge in std::mem::take(&mut self.held) {
-            self.give(&charge)?;
+            self.subject.give(&charge)?;
         }
-        let in_use = self.in_use()?;
-        if self.nature.0 == Replenishment::Release && in_use != 0 {
+        let in_use = self.subject.in_use()?;
+        if self.subject.is_released() && in_use != 0 {
             let what = format!("everything was given back, and {in_use} are in use");
-            return self.breach(Law::Balanced, what);
+            return self.subject.breach(Law::Balanced, what);
         }
         Ok(())
     }
@@ -167,11 +139,11 @@ impl<'a, A: Account> Sequence<'a, A> {
             true => u64::MAX / 2,
             false => (self.contract.amounts)(&mut self.draw).units,
         };
-        self.ear.take();
+        self.subject.ear.take();
         self.held[index].amount =
-            self.call("reconcile", |account| account.reconcile(&charge, actual, now))?;
-        if self.ear.take().grew {
-            return self.breach(Law::Announced, "`reconcile` announced `grew`".to_owned());
+            self.subject.call("reconcile", |account| account.reconcile(&charge, actual, now))?;
+        if self.subject.ear.take().grew {
+            return self.subject.breach(Law::Announced, "`reconcile` announced `grew`".to_owned());
         }
         Ok(())
     }
@@ -209,8 +181,8 @@ impl<'a, A: Account> Sequence<'a, A> {
             }
             _ => {
                 self.held.swap_remove(index);
-                if self.nature.0 == Replenishment::Release {
-                    self.give(&charge)?;
+                if self.subject.is_released() {
+                    self.subject.give(&charge)?;
                 }
                 let reported = self.draw.one_in(2);
                 self.watch("settled", |account| account.settled(&charge, reported, now))
@@ -221,33 +193,10 @@ impl<'a, A: Account> Sequence<'a, A> {
     /// Lets something happen, and compares what it changed with what it announced.
     fn watch(&mut self, event: &'static str, happen: impl FnOnce(&A)) -> Checked {
         let before = self.opinions()?;
-        self.ear.take();
-        self.call(event, happen)?;
-        let heard = self.ear.take();
-        self.compare(event, &before, heard)
-    }
-
-    /// Whether what was announced covers what changed.
-    fn compare(&self, event: &'static str, before: &[Opinion], heard: Announced) -> Checked {
-        for opinion in before {
-            let after = self.opinion(opinion.ask)?;
-            let was_no = opinion.answer == Answer::No;
-            let became_yes = was_no && after.answer == Answer::Yes;
-            let came_nearer = was_no
-                && after.answer == Answer::No
-                && after.earliest.is_some_and(|at| opinion.earliest.is_none_or(|was| at < was));
-            let refuses = opinion.answer != Answer::Refused && after.answer == Answer::Refused;
-            if (became_yes || came_nearer) && !heard.grew {
-                let what = format!("{event} turned {opinion:?} into {after:?} without `grew`");
-                return self.breach(Law::Announced, what);
-            }
-            if refuses && !heard.may_refuse {
-                let what =
-                    format!("{event} turned {opinion:?} into {after:?} without `may_refuse`");
-                return self.breach(Law::Announced, what);
-            }
-        }
-        Ok(())
+        self.subject.ear.take();
+        self.subject.call(event, happen)?;
+        let heard = self.subject.ear.take();
+        self.subject.compare(event, &before, heard)
     }
 
     fn ask_for_oddities(&mut self) -> Checked {
@@ -262,19 +211,21 @@ impl<'a, A: Account> Sequence<'a, A> {
             (Amount::NONE, most),
         ] {
             let ask = self.fresh_ask(mine).behind(ahead);
-            self.opinion(ask)?;
-            if self.answer(&ask)? == Answer::Yes || self.try_take(&ask)?.is_some() {
+            self.subject.opinion(ask)?;
+            if self.subject.answer(&ask)? == Answer::Yes || self.subject.try_take(&ask)?.is_some() {
                 let law = if mine.is_saturated() { Law::Steady } else { Law::Monotone };
-                return self.breach(law, format!("it grants {ask:?}, which nothing can cover"));
+                return self
+                    .subject
+                    .breach(law, format!("it grants {ask:?}, which nothing can cover"));
             }
         }
-        let (none, in_use) = (self.fresh_ask(Amount::NONE), self.in_use()?);
-        if let Some(charge) = self.try_take(&none)? {
-            let during = self.in_use()?;
-            let back = self.call("give", |account| account.give(&charge, none.now))?;
+        let (none, in_use) = (self.fresh_ask(Amount::NONE), self.subject.in_use()?);
+        if let Some(charge) = self.subject.try_take(&none)? {
+            let during = self.subject.in_use()?;
+            let back = self.subject.call("give", |account| account.give(&charge, none.now))?;
             if during != in_use || !back.is_none() {
                 let what = format!("a take of nothing put {during} in use from {in_use}");
-                return self.breach(Law::Balanced, what);
+                return self.subject.breach(Law::Balanced, what);
             }
         }
         Ok(())
@@ -282,7 +233,7 @@ impl<'a, A: Account> Sequence<'a, A> {
 
     async fn wait_for_a_yes(&mut self) -> Checked {
         let ask = self.ask();
-        let opinion = self.opinion(ask)?;
+        let opinion = self.subject.opinion(ask)?;
         if opinion.answer != Answer::No {
             return Ok(());
         }
@@ -296,7 +247,7 @@ impl<'a, A: Account> Sequence<'a, A> {
         let wait = at.saturating_duration_since(ask.now);
         if wait.is_zero() {
             let what = format!("it says No to {ask:?}, and names an instant that has come");
-            return self.breach(Law::Punctual, what);
+            return self.subject.breach(Law::Punctual, what);
         }
         if wait > HORIZON {
             return Ok(());
@@ -306,25 +257,25 @@ impl<'a, A: Account> Sequence<'a, A> {
             let some = self.draw.between(0..=u64::try_from(left.as_nanos()).unwrap_or(0));
             advance(Duration::from_nanos(some).min(left.saturating_sub(NANO))).await;
             self.expect_not_yet(&ask, "before the instant it named")?;
-            self.read()?;
+            self.subject.read()?;
         }
         let left = at.saturating_duration_since(Instant::now());
         advance(left.saturating_sub(NANO)).await;
         self.expect_not_yet(&ask, "a nanosecond before the instant it named")?;
         advance(at.saturating_duration_since(Instant::now())).await;
-        let answer = self.answer(&ask.at(at))?;
+        let answer = self.subject.answer(&ask.at(at))?;
         if answer != Answer::Yes {
             let what = format!("it says {answer:?} to {ask:?} at {at:?}, the instant it named");
-            return self.breach(Law::Punctual, what);
+            return self.subject.breach(Law::Punctual, what);
         }
         Ok(())
     }
 
     fn expect_not_yet(&self, ask: &Ask, when: &str) -> Checked {
         let ask = ask.at(Instant::now());
-        if self.answer(&ask)? == Answer::Yes {
+        if self.subject.answer(&ask)? == Answer::Yes {
             let what = format!("its No became Yes {when}, for {ask:?}");
-            return self.breach(Law::Punctual, what);
+            return self.subject.breach(Law::Punctual, what);
         }
         Ok(())
     }
@@ -337,86 +288,14 @@ impl<'a, A: Account> Sequence<'a, A> {
         advance(Duration::from_nanos(nanos)).await;
     }
 
-    /// Reads everything there is to read, which must change nothing and say the same of itself.
-    fn read(&self) -> Checked {
-        let now = Instant::now();
-        let nature = self.call("replenishment or reads_clock", |account| {
-            (account.replenishment(), account.reads_clock())
-        })?;
-        if nature != self.nature {
-            let what = format!(
-                "`replenishment` and `reads_clock` said {:?}, and now {nature:?}",
-                self.nature
-            );
-            return self.breach(Law::Steady, what);
-        }
-        self.call("a reading", |account| {
-            let _ = (account.category(), account.capacity(), account.indicator(now));
-            let _ = (account.summary(now), account.needs_http(), account.is_fresh(now));
-        })?;
-        self.in_use().map(drop)
-    }
-
     /// What the account thinks of some asks now.
     fn opinions(&mut self) -> Checked<Vec<Opinion>> {
         (0..10)
             .map(|_| {
                 let ask = self.ask();
-                self.opinion(ask)
+                self.subject.opinion(ask)
             })
             .collect()
-    }
-
-    fn opinion(&self, ask: Ask) -> Checked<Opinion> {
-        let answer = self.answer(&ask)?;
-        let earliest = self.call("earliest_fit", |account| account.earliest_fit(&ask))?;
-        // Where the answer is not a no, nobody asks for the instant.
-        Ok(Opinion { ask, answer, earliest: earliest.filter(|_| answer == Answer::No) })
-    }
-
-    fn answer(&self, ask: &Ask) -> Checked<Answer> {
-        self.call("fits", |account| match account.fits(ask) {
-            Ok(true) => Answer::Yes,
-            Ok(false) => Answer::No,
-            Err(_) => Answer::Refused,
-        })
-    }
-
-    fn try_take(&self, ask: &Ask) -> Checked<Option<Charge>> {
-        let said = self.answer(ask)?;
-        let taken = self.call("try_take", |account| account.try_take(ask))?;
-        let (did, at) = match taken {
-            Ok(Some(at)) => (Answer::Yes, Some(at)),
-            Ok(None) => (Answer::No, None),
-            Err(_) => (Answer::Refused, None),
-        };
-        if did != said {
-            let what = format!("`fits` says {said:?} to {ask:?}, and `try_take` {did:?}");
-            return self.breach(Law::Balanced, what);
-        }
-        if self.nature.1 && at.is_some_and(|at| at < ask.now) {
-            let what = format!("it filed the take of {ask:?} at {at:?}, before it was asked");
-            return self.breach(Law::Balanced, what);
-        }
-        Ok(at.map(|at| Charge::new(ask.id, ask.mine, at)))
-    }
-
-    fn give(&self, charge: &Charge) -> Checked {
-        self.ear.take();
-        let back = self.call("give", |account| account.give(charge, Instant::now()))?;
-        let whole = self.nature.0 == Replenishment::Release;
-        if !charge.amount.covers(back) || (whole && back != charge.amount) {
-            let what = format!("of {charge:?} it gave back {back:?}");
-            return self.breach(Law::Balanced, what);
-        }
-        if self.ear.take().grew {
-            return self.breach(Law::Announced, "`give` announced `grew`".to_owned());
-        }
-        Ok(())
-    }
-
-    fn in_use(&self) -> Checked<u64> {
-        self.call("in_use", |account| account.in_use(Instant::now()))
     }
 
     fn ask(&mut self) -> Ask {
@@ -444,15 +323,5 @@ impl<'a, A: Account> Sequence<'a, A> {
     fn pick(&mut self) -> Option<usize> {
         let last = (self.held.len() as u64).checked_sub(1)?;
         Some(self.draw.between(0..=last) as usize)
-    }
-
-    fn call<R>(&self, method: &'static str, call: impl FnOnce(&A) -> R) -> Checked<R> {
-        AccountPanic::catch(method, || call(&self.account))
-            .or_else(|panic| self.breach(Law::Steady, panic.to_string()))
-    }
-
-    fn breach<T>(&self, law: Law, what: String) -> Checked<T> {
-        let account = Arc::clone(self.account.link().name());
-        Err(ContractViolation { account, law, what, seed: self.seed, step: self.step })
     }
 }
