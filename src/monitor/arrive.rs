@@ -227,10 +227,8 @@ impl Core {
         now: Instant,
         out: &mut Outbox,
     ) -> Arrival {
-        if matches!(asker.want, Want::Wait { .. }) {
-            self.tally.left(&error);
-            self.tell_rejected(&asker.demand, &[], on, reason_of(&error), now, out);
-        }
+        self.tally.left(&error);
+        self.tell_rejected(&asker.demand, &[], on, reason_of(&error), now, out);
         Arrival::Failed(error)
     }
 

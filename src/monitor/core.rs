@@ -126,6 +126,9 @@ pub(crate) struct Settings {
 
 impl Core {
     pub(crate) fn new(inbox: Arc<Inbox>, settings: Settings, now: Instant) -> Self {
+        if let Some(valve) = &settings.valve {
+            valve.link().attach(&inbox);
+        }
         Self {
             admission: inbox.admission(),
             life: Life::Unstarted,
@@ -388,6 +391,9 @@ impl Core {
     }
 
     fn detach(&mut self, out: &mut Outbox) {
+        if let Some(valve) = &self.valve {
+            valve.link().detach(self.admission);
+        }
         for (_, record) in self.records.drain() {
             if let Some(account) = record.account.upgrade() {
                 account.link().detach(self.admission);
