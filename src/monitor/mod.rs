@@ -22,6 +22,7 @@ mod settle;
 mod taken;
 mod tally;
 mod teller;
+mod tree;
 
 pub use admission::Admission;
 pub use admit::Admit;
