@@ -1,1 +1,5 @@
 //! The limits that come with the crate: each an [`Account`](crate::Account).
+
+mod circuit;
+mod stamps;
+mod throttle;
