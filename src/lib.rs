@@ -16,4 +16,7 @@ pub use error::{
     AccountPanic, AdmitError, BuildError, ConfigError, Defect, Shortage, StartError, TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
+pub use limits::{
+    CircuitState, ElasticWindow, ElasticWindowBuilder, ElasticWindowStatus, WindowConfig,
+};
 pub use upstream::{FailureKind, UpstreamFailure};

@@ -3,3 +3,7 @@
 mod circuit;
 mod stamps;
 mod throttle;
+mod window;
+
+pub use circuit::CircuitState;
+pub use window::{ElasticWindow, ElasticWindowBuilder, ElasticWindowStatus, WindowConfig};
