@@ -143,9 +143,7 @@ impl ElasticWindow {
     ///
     /// It raises the throttle like a failure, but never opens the circuit.
     pub fn record_advisory_pressure(&self) {
-        let mut state = self.state.lock();
-        let now = state.advance(Instant::now(), self.per);
-        state.throttle.pressure(1, now);
+        self.advised(Instant::now());
     }
 
     fn status_at(&self, now: Instant) -> ElasticWindowStatus {
@@ -209,6 +207,12 @@ impl ElasticWindow {
         if closed {
             tracing::info!(window = %self.link.name(), "the upstream has recovered: circuit closed");
         }
+    }
+
+    fn advised(&self, now: Instant) {
+        let mut state = self.state.lock();
+        let now = state.advance(now, self.per);
+        state.throttle.pressure(1, now);
     }
 
     /// Notes a failure of work whose charge was taken at `charge.at`, or of no known work.
