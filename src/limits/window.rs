@@ -192,6 +192,16 @@ impl ElasticWindow {
         Some((live + total).saturating_sub(u64::from(self.max)))
     }
 
+    /// When both the circuit lets the asker through and there is room, from the clock alone.
+    fn clock_lets_through(&self, state: &State, ask: &Ask, now: Instant) -> Option<Instant> {
+        let passable = state.circuit.passable_at(is_behind(ask), now)?;
+        let room = match self.shortfall(state, ask, now)? {
+            0 => now,
+            short => state.stamps.leaving(short, now, state.throttle.stretch(self.per))?,
+        };
+        Some(passable.max(room))
+    }
+
     fn succeeded(&self, by: Reporter, now: Instant) {
         let mut state = self.state.lock();
         let now = state.advance(now, self.per);
@@ -343,13 +353,7 @@ impl Account for ElasticWindow {
             return None;
         }
         let state = self.state.lock();
-        let now = state.never_older(ask.now);
-        let passable = state.circuit.passable_at(is_behind(ask), now)?;
-        let room = match self.shortfall(&state, ask, now)? {
-            0 => now,
-            short => state.stamps.leaving(short, now, state.throttle.stretch(self.per))?,
-        };
-        Some(passable.max(room))
+        self.clock_lets_through(&state, ask, state.never_older(ask.now))
     }
 
     fn on_success(&self, charge: &Charge, now: Instant) {

@@ -254,4 +254,14 @@ mod tests {
         let text = "max_cooldown is 5s, but must be at least the initial cooldown, 30s";
         assert_eq!(error.to_string(), text);
     }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_config_as_data_needs_only_what_differs_and_refuses_what_it_does_not_know() {
+        let config: WindowConfig = serde_json::from_str(r#"{"max": 5}"#).unwrap();
+        assert_eq!(config, WindowConfig { max: 5, ..WindowConfig::default() });
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<WindowConfig>(&text).unwrap(), config);
+        assert!(serde_json::from_str::<WindowConfig>(r#"{"maximum": 5}"#).is_err());
+    }
 }

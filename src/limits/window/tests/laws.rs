@@ -246,6 +246,8 @@ impl Drive {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
     #[test]
     fn the_window_equals_the_naive_model(steps in prop::collection::vec(step(), 1..80)) {
         // Without a circuit: the model knows none.
