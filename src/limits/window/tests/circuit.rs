@@ -73,8 +73,14 @@ async fn j2_everyone_is_refused_with_the_time_left_what_was_said_and_advice() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_upstream_says_last_is_repeated_though_it_counts_for_nothing() {
-    let rig = Rig::blocked();
-    rig.window.record_failure(&UpstreamFailure::status(500, "geo", "still \"down\"\n"));
+    let rig = Rig::brittle();
+    let older = rig.take(1, 1).unwrap();
+    advance(NANO).await;
+    for _ in 0..3 {
+        rig.window.record_failure(&slow_down());
+    }
+    let last = UpstreamFailure::status(500, "geo", "still \"down\"\n");
+    rig.window.on_upstream_failure(&last, &older, Instant::now());
     let refusal = rig.refusal();
     assert!(refusal.text().contains("\"HTTP 500 from geo: still 'down'\""), "{refusal}");
 }
