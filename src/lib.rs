@@ -26,8 +26,9 @@ pub use error::{
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
 pub use limits::{
-    CountingGate, CountingGateBuilder, DatabaseGate, HttpGate, Limits, ModelGate, Router,
-    SemaphoreStatus, TokenBucket, TokenBucketStatus,
+    CircuitState, CountingGate, CountingGateBuilder, DatabaseGate, ElasticWindow,
+    ElasticWindowBuilder, ElasticWindowStatus, HttpGate, Limits, ModelGate, Router,
+    SemaphoreStatus, TokenBucket, TokenBucketStatus, WindowConfig,
 };
 pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 #[cfg(feature = "catalog")]
