@@ -10,9 +10,11 @@ mod arrive;
 mod asking;
 mod builder;
 mod core;
+mod counters;
 mod evaluator;
 mod face;
 mod ids;
+mod index;
 mod line;
 mod look_in;
 mod outbox;
@@ -27,6 +29,8 @@ mod tree;
 pub use admission::Admission;
 pub use admit::Admit;
 pub use builder::AdmissionBuilder;
+#[cfg(any(test, feature = "testing"))]
+pub use counters::Counters;
 
 pub(crate) use core::Settlement;
 pub(crate) use face::Shared;

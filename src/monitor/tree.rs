@@ -95,12 +95,10 @@ impl Forest {
         best
     }
 
-    /// Drops the nodes of classes from `len` on.
+    /// Forgets the nodes of classes from `len` on, which stand in no tree.
     pub(super) fn truncate(&mut self, len: usize) {
         self.nodes.truncate(len);
-        if self.nodes.capacity() > 1_024 && self.nodes.len() < self.nodes.capacity() / 4 {
-            self.nodes.shrink_to(self.nodes.len() * 2);
-        }
+        self.nodes.shrink_to_fit();
     }
 
     fn search(
