@@ -13,8 +13,19 @@ mod world;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+/// Rare meetings of steps need some hundred cases to be seen; `PROPTEST_CASES` asks for more.
+fn config() -> Config {
+    let default = Config::default();
+    Config {
+        cases: default.cases.max(600),
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..default
+    }
+}
+
 proptest! {
-    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn the_monitor_does_what_the_reference_predicts(

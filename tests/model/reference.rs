@@ -4,6 +4,7 @@
 //! is shared with the crate, and nothing is clever.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::steps::{ACCOUNTS, BUCKETS, GATES, Part, Position, SWITCH, Setup, TURNSTILE};
 
@@ -12,10 +13,22 @@ pub(crate) type Job = usize;
 
 const MINUTE: i128 = 60_000;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Want {
     pub(crate) requests: u32,
     pub(crate) units: u64,
+}
+
+/// `2` for two permits, `1r 13` for a request of thirteen tokens: a failing case is read.
+impl fmt::Debug for Want {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, units } = self;
+        if u64::from(*requests) == *units {
+            write!(f, "{units}")
+        } else {
+            write!(f, "{requests}r {units}")
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::accounts::{Switch, Turnstile};
 use crate::audit::{Audit, ensure, name_of};
 use crate::reference::{self, Answer, Job, Ms, Outcome, Reference, Want, amount_on, merged};
-use crate::steps::{BUCKETS, GATES, Op, Part, Position, SWITCH, Setup, Step, TURNSTILE};
+use crate::steps::{BUCKETS, GATES, Of, Op, Part, Position, SWITCH, Setup, Step, TURNSTILE};
 
 /// Counts how often the task of a job is woken.
 #[derive(Default)]
@@ -59,10 +59,11 @@ struct World {
 /// Runs a case. The error tells the steps up to the one that failed.
 pub(crate) async fn run(setup: Setup, steps: &[Step]) -> Result<(), String> {
     let mut world = World::new(&setup);
-    let mut told = String::new();
+    let mut told = format!("{setup:?}\n");
     for step in steps {
         let ms = world.reference.now;
-        writeln!(told, "  {ms:>7} ms  {step:?}").expect("a string grows");
+        let rest = if step.rest { ", rest" } else { "" };
+        writeln!(told, "{ms:>9} ms  {:?}{rest}", step.op).expect("a string grows");
         world.step(step).await.map_err(|error| format!("{error}\nafter\n{told}"))?;
     }
     world.end().await.map_err(|error| format!("at the end: {error}\nafter\n{told}"))
@@ -156,19 +157,21 @@ impl World {
                     self.reference.settle(holding.job, false);
                 }
             }
-            Op::ReleaseOne(at, account) => {
+            Op::ReleaseOne(at, of) => {
                 if let Some(at) = nth(&self.holding, *at) {
                     let Holding { job, grant } = &self.holding[at];
-                    let did = grant.release_one(&self.accounts[*account]);
-                    let right = self.reference.release_one(*job, *account);
+                    let account = self.account(grant, *of);
+                    let did = grant.release_one(&self.accounts[account]);
+                    let right = self.reference.release_one(*job, account);
                     ensure!(did == right, "release_one answered {did}");
                 }
             }
-            Op::Reconcile(at, account, used) => {
+            Op::Reconcile(at, of, used) => {
                 if let Some(at) = nth(&self.holding, *at) {
                     let Holding { job, grant } = &self.holding[at];
-                    let did = grant.reconcile(&self.accounts[*account], *used);
-                    let right = self.reference.reconcile(*job, *account, *used);
+                    let account = self.account(grant, *of);
+                    let did = grant.reconcile(&self.accounts[account], *used);
+                    let right = self.reference.reconcile(*job, account, *used);
                     ensure!(did == right, "reconcile answered {did}");
                 }
             }
@@ -192,6 +195,18 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn account(&self, grant: &Grant, of: Of) -> usize {
+        let entries = grant.demand().entries();
+        match of {
+            Of::Entry(at) if !entries.is_empty() => {
+                let id = entries[at % entries.len()].account().link().id();
+                let is_it = |account: &Arc<dyn Account>| account.link().id() == id;
+                self.accounts.iter().position(is_it).expect("an account of the case")
+            }
+            Of::Entry(at) | Of::Account(at) => at,
+        }
     }
 
     /// A new job's number and demand; what it wants is known to the audit from here on.
