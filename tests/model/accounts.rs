@@ -81,6 +81,7 @@ impl Account for Switch {
         if fits {
             state.0 += ask.mine.requests;
         }
+        drop(state);
         Ok(fits.then_some(ask.now))
     }
 
