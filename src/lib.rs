@@ -6,6 +6,8 @@ mod error;
 mod events;
 mod limits;
 mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod upstream;
 
 pub use account::{
@@ -16,4 +18,9 @@ pub use error::{
     AccountPanic, AdmitError, BuildError, ConfigError, Defect, Shortage, StartError, TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
+pub use limits::{
+    MemoryGate, MemoryGateBuilder, MemoryReading, MemorySource, MemoryStatus, MemoryZone,
+};
+#[cfg(feature = "memory")]
+pub use limits::{ResidentMemory, SystemMemory};
 pub use upstream::{FailureKind, UpstreamFailure};
