@@ -303,6 +303,7 @@ impl Valve for MemoryGate {
             let mut pressure = self.pressure.lock();
             pressure.commit();
             self.publish(&pressure);
+            drop(pressure);
         }
     }
 

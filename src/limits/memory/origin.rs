@@ -21,11 +21,9 @@ impl Origin {
 
     /// The instant's word; words are ordered as instants are.
     pub(super) fn word(self, instant: Instant) -> u64 {
-        let after = nanos(instant.saturating_duration_since(self.0));
-        if after > 0 {
-            MIDDLE + after
-        } else {
-            MIDDLE - nanos(self.0.saturating_duration_since(instant))
+        match instant.checked_duration_since(self.0) {
+            Some(after) => MIDDLE + nanos(after),
+            None => MIDDLE - nanos(self.0.saturating_duration_since(instant)),
         }
     }
 
@@ -39,8 +37,10 @@ impl Origin {
     }
 }
 
+/// Without the 128-bit arithmetic of `as_nanos`: this is on the path of every admission.
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).map_or(MIDDLE - 1, |nanos| nanos.min(MIDDLE - 1))
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::from(duration.subsec_nanos())).min(MIDDLE - 1)
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ pub struct ResidentMemory {
 enum Meter {
     /// Linux: the one file that says it, kept open.
     Status(KeptFile),
-    /// Elsewhere.
-    System(Option<System>),
+    /// Elsewhere; `None` before the first reading.
+    System(Option<Box<System>>),
 }
 
 impl ResidentMemory {
@@ -61,7 +61,7 @@ impl Meter {
             Self::System(system) => {
                 let system = match system {
                     Some(system) => system,
-                    None => system.insert(System::new().map_err(io::Error::other)?),
+                    None => system.insert(Box::new(System::new().map_err(io::Error::other)?)),
                 };
                 let own = get_current_pid().map_err(io::Error::other)?;
                 system.refresh_processes_specifics(

@@ -35,7 +35,7 @@ enum Meter {
     /// Linux: the one file that says it, kept open.
     Meminfo(KeptFile),
     /// Elsewhere.
-    System(System),
+    System(Box<System>),
 }
 
 /// The machine's memory, in bytes.
@@ -117,7 +117,7 @@ impl Meter {
             return Ok(Self::Meminfo(file));
         }
         // Also for a kernel too old to say what is available: sysinfo estimates it.
-        Ok(Self::System(System::new().map_err(io::Error::other)?))
+        Ok(Self::System(Box::new(System::new().map_err(io::Error::other)?)))
     }
 
     fn read(&mut self) -> io::Result<Machine> {
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn both_meters_see_the_same_machine() {
         let mut own = Meter::open().unwrap();
-        let mut sysinfo = Meter::System(System::new().unwrap());
+        let mut sysinfo = Meter::System(Box::new(System::new().unwrap()));
         let (own, other) = (own.read().unwrap(), sysinfo.read().unwrap());
         assert_eq!(own.total, other.total);
         assert!(own.available.abs_diff(other.available) < own.total / 10, "{own:?} {other:?}");

@@ -93,7 +93,7 @@ proptest! {
         let (memory, gate) = scripted(f64::from(first) / 10.0);
         let start = Instant::now();
         let mut history = History::default();
-        let mut read = |history: &mut History, tenths: u32| {
+        let read = |history: &mut History, tenths: u32| {
             memory.set_percent(f64::from(tenths) / 10.0);
             gate.look(start + ms(history.now));
             history.readings.push((tenths, history.now));
