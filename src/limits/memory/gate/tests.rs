@@ -238,6 +238,17 @@ fn a_drain_lets_the_next_go_by_a_completion_or_the_delay() {
 }
 
 #[test]
+fn a_release_told_late_does_not_move_the_last_one_back() {
+    let (_, gate) = scripted(85.0);
+    let now = Instant::now();
+    gate.look(now);
+    gate.released(now + ms(500));
+    gate.released(now);
+    assert!(!gate.willing(DRAIN, now + ms(500 + 1_110)));
+    assert!(gate.willing(DRAIN, now + ms(500 + 1_111)));
+}
+
+#[test]
 fn the_delay_follows_the_reading_of_now() {
     let (memory, gate) = scripted(92.0);
     let now = Instant::now();
@@ -480,7 +491,7 @@ fn steady_memory_takes_no_lock() {
     assert!(answers_without_the_lock(&gate));
 }
 
-/// A source that stays in its reading until it is let go.
+/// A source that stays in its reading until it is let go, and fails if nobody does so for long.
 struct Slow {
     entered: mpsc::SyncSender<()>,
     leave: Mutex<mpsc::Receiver<u64>>,
@@ -489,7 +500,7 @@ struct Slow {
 impl MemorySource for Slow {
     fn read(&self) -> io::Result<MemoryReading> {
         self.entered.send(()).map_err(io::Error::other)?;
-        let used = self.leave.lock().recv().map_err(io::Error::other)?;
+        let used = self.leave.lock().recv_timeout(ms(2_000)).map_err(io::Error::other)?;
         Ok(MemoryReading::new(used, 100))
     }
 }
