@@ -36,7 +36,7 @@ enum Answer {
 }
 
 impl ScriptedMemory {
-    /// The limit that percentages are set against, in bytes: a millionth of it is a whole byte.
+    /// The limit that percentages are set against, in bytes.
     pub const LIMIT: u64 = 1_000_000_000;
 
     /// So many bytes used of so many.

@@ -58,16 +58,17 @@ impl MemoryGateBuilder {
         self
     }
 
-    /// How long a reading serves before the next look takes a new one; 20 ms by default.
+    /// How long a reading serves before the next look takes a new one.
     ///
-    /// Zero reads at every look.
+    /// 20 ms by default. Zero reads at every look.
     pub const fn reading_age(mut self, age: Duration) -> Self {
         self.reading_age = age;
         self
     }
 
-    /// Lets one job go when memory has been critical for this long and nothing is in flight; never
-    /// by default.
+    /// Lets one job go when memory was critical for this long; never by default.
+    ///
+    /// It goes when the latch has been set for that long and nothing is in flight.
     ///
     /// For a process whose memory is full of something no job of its own will free: without it
     /// such a line waits until somebody else makes room. One job at a time: the next goes when

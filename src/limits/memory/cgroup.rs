@@ -1,4 +1,4 @@
-//! The limit the kernel enforces on this process's own control group, and on those above it.
+//! What the kernel enforces on this process's own control group and those above.
 //!
 //! The kernel's documentation of the files: `cgroup-v2.rst` ("Memory Interface Files") and
 //! `cgroup-v1/memory.rst`. A reading is the *working set*, usage less inactive file pages, because
@@ -38,15 +38,16 @@ impl Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) version: Version,
-    /// The folder at which the hierarchy is mounted: the topmost group that can be seen.
+    /// Where the hierarchy is mounted: the topmost group that can be seen.
     pub(super) top: PathBuf,
     /// The process's own group, at or below the top.
     pub(super) own: PathBuf,
 }
 
 impl Place {
-    /// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`; `None` without a group
-    /// for memory.
+    /// From `/proc/self/cgroup` and `/proc/self/mountinfo`, as texts.
+    ///
+    /// `None` without a group for memory.
     ///
     /// A first-generation hierarchy with the memory controller wins: where both are mounted, the
     /// controller lives in exactly one of them, and then it is that one.
@@ -130,7 +131,7 @@ impl<'a> Mount<'a> {
         }
     }
 
-    /// The group's path below this mount; `None` when the mount does not show the group.
+    /// The group's path below this mount; `None` when the mount does not show it.
     fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
         if path.split('/').any(|part| part == "..") {
             return None;
@@ -175,7 +176,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// The working set against the limit, where there is one below what the machine has at all.
+    /// The working set against the limit, where that is below the machine's memory.
     fn reading(&self, machine: u64) -> Option<MemoryReading> {
         let limit = self.limit.filter(|&limit| limit > 0 && (machine == 0 || limit < machine))?;
         Some(MemoryReading::new(self.usage.saturating_sub(self.inactive_file), limit))
@@ -200,7 +201,9 @@ pub(super) fn tightest(
     })
 }
 
-/// The limit a group's file tells: `max`, and the first generation's largest page count, are none.
+/// The limit a group's file tells.
+///
+/// `max`, and the first generation's largest count of pages, are none.
 fn limit(text: &str) -> io::Result<Option<u64>> {
     // Whatever the page size, the first generation's "none" is within a page of this.
     const NONE: u64 = 1 << 62;
@@ -237,7 +240,7 @@ struct Group {
 }
 
 impl Groups {
-    /// Opens the groups that can be seen; those without a memory controller are passed over.
+    /// Opens the groups that can be seen, but those without a memory controller.
     pub(super) fn open(place: &Place) -> Self {
         let mut groups = Vec::new();
         for folder in place.folders() {
@@ -263,7 +266,7 @@ impl Groups {
             .map_or_else(|| Self { groups: Vec::new() }, |place| Self::open(&place))
     }
 
-    /// The tightest reading; `None` when no group has a limit below the machine's memory.
+    /// The tightest reading; `None` without a limit below the machine's memory.
     pub(super) fn read(&mut self, machine: u64) -> io::Result<Option<MemoryReading>> {
         let figures: io::Result<Vec<_>> =
             self.groups.iter_mut().filter_map(|group| group.read().transpose()).collect();

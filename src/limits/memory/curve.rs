@@ -15,9 +15,9 @@ const LOWEST: u64 = 50;
 /// The longest delay, whatever the penalty.
 pub(super) const CAP: Duration = Duration::from_secs(3_600);
 
-/// The delay for a level: 50 ms up to 80 %, then a cube up to 30 s at 95 %, in whole milliseconds.
+/// The delay for a level, in whole milliseconds.
 ///
-/// Integers all the way: 89 % is three fifths of the way, whose cube is exactly 6,480 ms.
+/// 50 ms up to 80 %, then a cube up to 30 s at 95 %. Integers all the way: 89 % is three fifths of the way, whose cube is exactly 6,480 ms.
 pub(super) fn delay(level: Level) -> Duration {
     let way = u128::from(level.min(TO).above(FROM));
     let whole = u128::from(TO.above(FROM));
@@ -25,7 +25,7 @@ pub(super) fn delay(level: Level) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX).max(LOWEST))
 }
 
-/// The delay multiplied by a growth penalty of at least 1, in whole milliseconds, at most an hour.
+/// The delay times a penalty of at least 1: whole milliseconds, at most an hour.
 pub(super) fn penalized(delay: Duration, penalty: f64) -> Duration {
     // A float's cast to an integer saturates, and a product of these sizes is exact.
     let millis = (delay.as_millis() as f64 * penalty) as u64;

@@ -22,7 +22,7 @@ const SETTLED: u8 = 2;
 /// The gate says yes to everyone.
 const STOPPED: u8 = 4;
 
-/// The memory gate: watched, not booked, since no job can say how much it will need.
+/// The memory gate: watched, not booked, since no job knows what it will need.
 ///
 /// A reading of 95 % or more **latches** it, and nobody with entries goes until one below 90 %.
 /// A line that memory has refused **drains**: its jobs go one at a time, the next when one
@@ -70,11 +70,13 @@ pub struct MemoryGate {
     due: AtomicU64,
     /// The last release; zero before the first. Never goes back.
     last_release: AtomicU64,
-    /// Jobs granted and neither completed nor rolled back. Wraps rather than locks when somebody
-    /// reports a completion too many: see [`is_idle`](Self::is_idle).
+    /// Jobs granted and neither completed nor rolled back.
+    ///
+    /// Wraps rather than locks when somebody reports a completion too many: see [`is_idle`](Self::is_idle).
     in_flight: AtomicU64,
-    /// Held while the source is read, and never under another lock. Whether a failure of the
-    /// source has been logged.
+    /// Whether a failure of the source has been logged.
+    ///
+    /// Held while the source is read, and never taken under another lock.
     failure_logged: Mutex<bool>,
     /// The flags follow this, and are written only under its lock.
     pressure: Mutex<Pressure>,
@@ -88,12 +90,12 @@ enum Report {
 }
 
 impl MemoryGate {
-    /// While a line drains, whoever is refused asks again after this long at the latest.
+    /// While a line drains, whoever is refused asks again within this time.
     pub const RECHECK: Duration = Duration::from_secs(2);
     /// How long a reading serves unless configured otherwise.
     pub const READING_AGE: Duration = Duration::from_millis(20);
 
-    /// A gate on what would get this process killed: its cgroup's limit, else the machine's memory.
+    /// A gate on what would get this process killed: see [`SystemMemory`](crate::SystemMemory).
     ///
     /// # Errors
     ///
@@ -155,7 +157,7 @@ impl MemoryGate {
         self.link.grew();
     }
 
-    /// The gate's numbers, from the last reading. Reads nothing anew and changes nothing.
+    /// The gate's numbers, from the last reading: no look, and no change.
     #[must_use]
     pub fn status(&self) -> MemoryStatus {
         let held = self.link.waiting();
@@ -186,14 +188,16 @@ impl MemoryGate {
         self.flags.load(Ordering::Acquire) & flag != 0
     }
 
-    /// Nothing is in flight. A count that wrapped below zero is nothing too: memory must not
-    /// penalize a line for ever because of it.
+    /// Nothing is in flight.
+    ///
+    /// A count that wrapped below zero is nothing too: it must not penalize a line for ever.
     fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed).cast_signed() <= 0
     }
 
-    /// Brings the flags up to what the pressure says now. The lock must be held, or two updates
-    /// could leave the older answer.
+    /// Brings the flags up to what the pressure says now.
+    ///
+    /// The lock must be held, or two updates could leave the older answer.
     fn publish(&self, pressure: &Pressure) {
         let latched = if pressure.latched_since().is_some() { LATCHED } else { 0 };
         let settled = if pressure.is_settled() { SETTLED } else { 0 };
@@ -251,7 +255,7 @@ impl MemoryGate {
         }
     }
 
-    /// When a drain's next release is due by the delay; `None` before the first release.
+    /// When a drain's next release is due by the delay; `None` before the first.
     fn paced(&self, pressure: &Pressure) -> Option<Instant> {
         let last = self.origin.instant(self.last_release.load(Ordering::Acquire))?;
         Some(last + pressure.delay(self.is_idle()))
@@ -293,8 +297,10 @@ impl Valve for MemoryGate {
         }
     }
 
-    /// A settled gate is not locked: that release would find the floor the two before it found, so
-    /// it commits what is committed already. If a look moves the floor meanwhile, the release
+    /// Without the lock while the gate is settled.
+    ///
+    /// Such a release would find the floor that the two before it found, so it commits what is
+    /// committed already. If a look moves the floor meanwhile, the release
     /// counts as the one before that look.
     fn released(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);

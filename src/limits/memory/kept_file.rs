@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// A file of the kernel's kept open: reading it again costs a seek and a read, no path walk.
+/// A file of the kernel's, kept open.
+///
+/// Reading it again costs a seek and a read, and no walk along its path.
 #[derive(Debug)]
 pub(super) struct KeptFile {
     file: File,

@@ -13,7 +13,7 @@ impl Level {
     /// One, that is 100 %.
     const ONE: u32 = 10_000_000;
 
-    /// `used` over `limit`; nothing used when there is no limit. Stops at 429 times the limit.
+    /// `used` over `limit`, at most 429 times; an empty level without a limit.
     pub(super) fn of(used: u64, limit: u64) -> Self {
         if limit == 0 {
             return Self::default();
@@ -33,7 +33,9 @@ impl Level {
         self.0.saturating_sub(other.0)
     }
 
-    /// How many points (hundredths of the limit) it is above `other`; negative when below.
+    /// How many points (hundredths of the limit) it is above `other`.
+    ///
+    /// Negative when below.
     pub(super) fn points_above(self, other: Self) -> f64 {
         (f64::from(self.0) - f64::from(other.0)) / f64::from(Self::ONE / 100)
     }

@@ -2,8 +2,9 @@
 
 use super::level::Level;
 
-/// The growth penalty: a factor on the delay that doubles with every point the floor has risen
-/// since the last release but one.
+/// The growth penalty: a factor on the delay.
+///
+/// It doubles with every point the floor has risen since the last release but one.
 ///
 /// With `F(n)` the floor at release `n` and `P` what release `n` committed, a look at floor `f`
 /// finds `P · 2^(100·(f − F(n−1)))`, within 1 and 72,000, and 1 until there were two releases. A

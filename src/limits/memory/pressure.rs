@@ -1,4 +1,4 @@
-//! What the gate concludes from its readings: level, latch, floor and penalty together.
+//! What the readings come to: level, latch, floor and penalty together.
 
 use std::time::Duration;
 

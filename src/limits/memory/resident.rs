@@ -107,7 +107,7 @@ mod tests {
             ResidentMemory { budget: 1 << 40, meter: Mutex::new(Meter::System(None)) },
         ] {
             let before = meter.read().unwrap();
-            let block = vec![1_u8; 64 << 20];
+            let block = std::hint::black_box(vec![1_u8; 64 << 20]);
             let after = meter.read().unwrap();
             drop(block);
             assert_eq!(before.limit, 1 << 40);

@@ -80,7 +80,7 @@ pub trait MemorySource: Send + Sync + 'static {
     /// When it cannot be read; the gate keeps the reading it has.
     fn read(&self) -> io::Result<MemoryReading>;
 
-    /// Called once each time memory becomes critical: gives back what can be given back.
+    /// Gives back what can be given back: called once each time the latch sets.
     ///
     /// An allocator that holds on to freed pages purges them here. Does nothing by default.
     fn relieve(&self) {}

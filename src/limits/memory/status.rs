@@ -54,8 +54,9 @@ pub struct MemoryStatus {
     pub held: usize,
     /// What a draining line waits from one release to the next when nothing completes.
     pub pacing: Duration,
-    /// The factor that growth of the floor puts on the delay, 1 to 72,000; it applies while jobs
-    /// are in flight.
+    /// The factor that growth of the floor puts on the delay, 1 to 72,000.
+    ///
+    /// `pacing` includes it while jobs are in flight.
     pub growth_penalty: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What would get this process killed: its control group's limit, else the machine's memory.
+//! What would get this process killed: its group's limit, else the machine's.
 
 use std::io;
 use std::path::Path;

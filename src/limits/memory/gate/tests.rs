@@ -27,7 +27,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// One line as the monitor keeps it, as far as memory goes: who waits, and the drain.
+/// One line as the monitor keeps it, as far as memory goes.
 struct Line {
     gate: Arc<MemoryGate>,
     waiting: usize,
@@ -491,7 +491,7 @@ fn steady_memory_takes_no_lock() {
     assert!(answers_without_the_lock(&gate));
 }
 
-/// A source that stays in its reading until it is let go, and fails if nobody does so for long.
+/// A source that stays in its reading until it is let go, for two seconds at most.
 struct Slow {
     entered: mpsc::SyncSender<()>,
     leave: Mutex<mpsc::Receiver<u64>>,
