@@ -1,0 +1,4 @@
+//! Situations in which admission and rate limiting fail in use, each cut down to its smallest
+//! scenario. Every test ends with the invariants an [`Observer`](support::Observer) reads.
+
+mod support;
