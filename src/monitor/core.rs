@@ -311,9 +311,13 @@ impl Core {
         now: Instant,
         out: &mut Outbox,
     ) {
+        let was_head = self.line.head() == Some(key);
         self.walk.step_over(&self.line, key);
         let Some(mut waiter) = self.line.lift(key) else { return };
         self.left(key, &waiter);
+        if was_head {
+            self.walk.mark_if_under_way();
+        }
         self.tally.left(&error);
         self.tell_rejected(&waiter.demand, &waiter.holds, on, reason_of(&error), now, out);
         out.wakers.extend(waiter.waker.take());

@@ -55,6 +55,12 @@ impl Walk {
         self.is_marked = true;
     }
 
+    /// A head left without a grant, so what it set aside is free. Those an unfinished walk has passed
+    /// were asked beside it; a walk that only begins has passed nobody.
+    pub(super) const fn mark_if_under_way(&mut self) {
+        self.is_marked |= self.at.is_some();
+    }
+
     /// Whether there is something to look at, the clock aside.
     pub(super) const fn is_marked(&self) -> bool {
         self.is_marked || self.at.is_some()
@@ -240,6 +246,9 @@ impl Core {
 
     /// A waiter's demand is taken: it leaves the line with it.
     fn land(&mut self, key: Key, taken: Taken, now: Instant, out: &mut Outbox) {
+        // An unfinished walk may stand at a head that goes now, and its slot has no place in the
+        // line any more: going on from there would pass over everybody who stays.
+        self.walk.step_over(&self.line, key);
         let Some(mut waiter) = self.line.lift(key) else { return };
         self.left(key, &waiter);
         self.count_grant(waiter.id, &waiter.demand, now);

@@ -1,4 +1,10 @@
 //! Situations in which admission and rate limiting fail in use, each cut down to its smallest
 //! scenario. Every test ends with the invariants an [`Observer`](support::Observer) reads.
 
+mod a;
+mod b;
+mod c;
+mod d;
+mod l;
+mod m;
 mod support;
