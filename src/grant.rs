@@ -109,9 +109,8 @@ impl Grant {
     }
 
     fn settle(&self, how: Settlement) -> bool {
-        let mut taken = self.taken.lock();
         // Lock order: a grant's own lock comes before the admission's, which never takes it.
-        self.shared.settle(self.id, &self.demand, &mut taken, how)
+        self.shared.settle(self.id, &self.demand, self.taken.lock(), how)
     }
 
     /// Returns the permits of one account now, such as an HTTP place before a long local step.
@@ -120,8 +119,7 @@ impl Grant {
     /// replenished by time, a second time, and after the grant settled.
     pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
         let Some(index) = self.position(account) else { return false };
-        let mut taken = self.taken.lock();
-        self.shared.release_one(self.id, &self.demand, index, &mut taken)
+        self.shared.release_one(self.id, &self.demand, index, self.taken.lock())
     }
 
     /// Corrects what the job is charged on one account to what the work really used, in units.
@@ -146,13 +144,13 @@ impl Grant {
         let holds = AccountPanic::catch("reconcile", || {
             entry.account().reconcile(&charge, actual_units, now)
         });
-        let heard = holds.is_ok();
-        match holds {
-            Ok(holds) => part.amount = holds,
-            Err(panic) => self.shared.log(panic_line(entry, panic)),
-        }
+        let panic = holds.map(|holds| part.amount = holds).err();
         drop(taken);
         self.shared.reconciled(&self.demand, index);
+        let heard = panic.is_none();
+        if let Some(panic) = panic {
+            self.shared.log(panic_line(entry, panic));
+        }
         heard
     }
 

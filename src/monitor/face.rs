@@ -1,6 +1,7 @@
 //! The face of the engine: the only lock, and what happens around it.
 
 use std::fmt;
+use std::ops::DerefMut;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use super::arrive::{Arrival, Asker};
 use super::core::{Core, Life, Settings, Settlement};
 use super::line::{Key, Limit, Outcome};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
 use super::taken::Taken;
 use crate::account::{Inbox, Valve};
@@ -93,7 +94,7 @@ impl Shared {
             self.publisher.publish();
         }
         if out.is_drained {
-            self.drained.notify_waiters();
+            contain("a waker", || self.drained.notify_waiters());
         }
     }
 
@@ -172,32 +173,35 @@ impl Shared {
     }
 
     /// Settles a grant, if it is not settled yet.
+    ///
+    /// `taken` is the grant's own lock where it is shared. It goes with the decision: the wakers that
+    /// run afterwards may come back to the same grant.
     pub(crate) fn settle(
         &self,
         id: u64,
         demand: &Demand,
-        taken: &mut Taken,
+        mut taken: impl DerefMut<Target = Taken>,
         how: Settlement,
     ) -> bool {
-        self.hold(|core, out| {
+        self.hold(move |core, out| {
             // A release returns permits, which need no clock; time accounts only hear of it, and
             // take an older instant for their own latest.
             let now = if how == Settlement::Rollback { tick(core) } else { core.latest };
-            core.settle(id, demand, taken, how, now, out)
+            core.settle(id, demand, &mut taken, how, now, out)
         })
     }
 
-    /// Gives one release account of a grant back early.
+    /// Gives one release account of a grant back early; `taken` as for [`settle`](Self::settle).
     pub(crate) fn release_one(
         &self,
         id: u64,
         demand: &Demand,
         index: usize,
-        taken: &mut Taken,
+        mut taken: impl DerefMut<Target = Taken>,
     ) -> bool {
-        self.hold(|core, out| {
+        self.hold(move |core, out| {
             let now = core.latest;
-            core.release_one(id, demand, index, taken, now, out)
+            core.release_one(id, demand, index, &mut taken, now, out)
         })
     }
 
