@@ -177,8 +177,9 @@ async fn d2_every_wake_is_a_grant() {
             (tokio::spawn(admit), polls)
         })
         .collect();
-    settle().await;
-    assert_eq!(admission.queue_len(), 2_000);
+    while admission.queue_len() < 2_000 {
+        tokio::task::yield_now().await;
+    }
     for (task, polls) in tasks {
         let _ = task.await.unwrap().unwrap();
         assert_eq!(polls.load(Ordering::Relaxed), 2);
@@ -258,35 +259,44 @@ async fn d3_a_waker_may_come_back_in() {
     watch.all_gone();
 }
 
+/// A job and its watchdog share a grant, and an executor may run either of them as it wakes it.
 #[tokio::test(start_paused = true)]
-async fn d3_a_waker_may_settle_the_grant_whose_end_woke_it() {
-    // The job's watchdog holds the same grant, and an executor that runs jobs as it wakes them.
-    for way in ["release", "rollback", "release one"] {
-        let admission = Admission::builder().build().unwrap();
+async fn d3_whoever_the_end_of_a_grant_wakes_may_settle_it_again() {
+    for way in ["drop", "release", "rollback", "release one"] {
+        let admission = started();
         let watch = Observer::of(&admission);
         let g = gate(1);
         let held = Arc::new(admission.try_admit(permits(&g, 1)).unwrap());
-        let mut next = admission.admit(permits(&g, 1));
-        let hook = Hook::new();
-        assert!(hook.poll(&mut next).is_pending());
-        hook.on_wake({
-            let held = Arc::clone(&held);
-            move || assert!(!held.release() || way == "release one")
-        });
-        // Unstarted, so the pass is made by whoever comes; started, by the evaluator.
-        let ends = std::thread::spawn({
-            let (held, g) = (Arc::clone(&held), Arc::clone(&g));
-            move || match way {
-                "release" => held.release(),
-                "rollback" => held.rollback(),
-                _ => held.release_one(&g),
+        let settle_again = |held: &Arc<admit::Grant>| {
+            let held = Arc::clone(held);
+            move || {
+                let settled = held.release();
+                assert_eq!(settled, way == "release one");
+                assert!(
+                    !held.rollback() && !held.release_one(held.demand().entries()[0].account())
+                );
             }
-        });
-        assert!(ends.join().unwrap());
-        drop(admission.try_admit(Demand::new().permit(&gate(1))).unwrap());
-        assert_eq!(hook.wakes(), 1);
-        let Poll::Ready(next) = hook.poll(&mut next) else { panic!("it was granted") };
-        drop((next.unwrap(), held));
+        };
+        let (listener, drainer) = (Hook::new(), Hook::new());
+        let (mut events, watching) = (admission.subscribe(), admission.clone());
+        let mut next = Box::pin(events.recv());
+        assert!(listener.poll(&mut next).is_pending());
+        let mut drained = Box::pin(watching.drained());
+        assert!(drainer.poll(&mut drained).is_pending());
+        if way != "drop" {
+            listener.on_wake(settle_again(&held));
+        }
+        if matches!(way, "release" | "rollback") {
+            drainer.on_wake(settle_again(&held));
+        }
+        match way {
+            "drop" => drop(held),
+            "release" => assert!(held.release()),
+            "rollback" => assert!(held.rollback()),
+            _ => assert!(held.release_one(&g)),
+        }
+        assert_eq!((listener.wakes(), drainer.wakes()), (1, 1), "{way}");
+        assert!(drainer.poll(&mut drained).is_ready());
         watch.all_gone();
     }
 }
