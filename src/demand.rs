@@ -98,6 +98,19 @@ impl Demand {
         self.list.as_deref().unwrap_or(&EMPTY)
     }
 
+    /// The same entries for nobody in particular.
+    pub(crate) fn unlabelled(&self) -> Self {
+        Self { list: self.list.clone(), job: None }
+    }
+
+    /// Whether the two are copies of one template, and so surely equal.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        match (&self.list, &other.list) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        }
+    }
+
     /// The position of the entry for an account.
     pub(crate) fn position(&self, account: AccountId) -> Option<usize> {
         self.entries().iter().position(|entry| entry.id == account)

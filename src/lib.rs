@@ -88,6 +88,8 @@ pub use limits::{ResidentMemory, SystemMemory};
 pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 #[cfg(feature = "catalog")]
 pub use models::{Catalog, CatalogError, CatalogPlace};
+#[cfg(any(test, feature = "testing"))]
+pub use monitor::Counters;
 pub use monitor::{Admission, AdmissionBuilder, Admit};
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,

@@ -62,6 +62,7 @@ pub struct AccountLink {
     name: Arc<str>,
     id: AccountId,
     waiting: AtomicUsize,
+    naming: AtomicUsize,
     flags: AtomicU8,
     nature: OnceLock<Result<Nature, AccountPanic>>,
     /// The admission that attached first: the common case, answered without the lock.
@@ -91,6 +92,7 @@ impl AccountLink {
             name,
             id: AccountId::next(),
             waiting: AtomicUsize::new(0),
+            naming: AtomicUsize::new(0),
             flags: AtomicU8::new(0),
             nature: OnceLock::new(),
             first: AtomicU64::new(0),
@@ -190,6 +192,23 @@ impl AccountLink {
             self.waiting.fetch_add(1, Ordering::Relaxed) + 1
         } else {
             self.waiting.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+        }
+    }
+
+    /// Whether anybody who waits, in any admission, names this account.
+    ///
+    /// An admission changes its own part under its lock, so it sees its own waiters exactly; what
+    /// others add only makes it look more closely.
+    pub(crate) fn is_named(&self) -> bool {
+        self.naming.load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts one more, or one less, waiter that names this account.
+    pub(crate) fn count_naming(&self, more: bool) {
+        if more {
+            self.naming.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.naming.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -213,6 +213,13 @@ impl Admission {
         snapshot
     }
 
+    /// How much work the monitor has done.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn counters(&self) -> super::Counters {
+        self.shared().hold(|core, _| core.counters)
+    }
+
     /// Asserts the monitor's invariants.
     ///
     /// # Panics

@@ -10,7 +10,6 @@ use super::asking::{self, Asking, Never, Take};
 use super::core::{Core, Life, limits, reason_of};
 use super::line::{Key, Limit, Waiter};
 use super::outbox::{self, Outbox};
-use super::pass::Doubt;
 use super::taken::{Part, Taken};
 use crate::demand::Demand;
 use crate::error::{AdmitError, Defect, Shortage};
@@ -54,8 +53,16 @@ impl Core {
     pub(crate) fn needs_clock(&self, demand: &Demand) -> bool {
         demand.list().timed
             || self.valve.is_some()
-            || !self.line.is_empty()
             || self.holders.is_some()
+            || !self.stands_clear(demand)
+    }
+
+    /// Whether nobody who waits names any account of the demand: then there is nobody to overtake
+    /// on it, nothing is set aside there, and nothing pending can concern it.
+    fn stands_clear(&self, demand: &Demand) -> bool {
+        self.line.is_empty()
+            || (!self.turn.draining
+                && !demand.entries().iter().any(|entry| entry.account().link().is_named()))
     }
 
     /// Somebody asks to be admitted, or asks again with a waker.
@@ -73,14 +80,15 @@ impl Core {
             return self.refuse(asker, never, now, out);
         }
         self.know(&asker.demand);
-        if !self.line.is_empty() {
+        let stands_clear = self.stands_clear(&asker.demand);
+        if !stands_clear {
             // A newcomer overtakes nobody: what is pending is looked at first, by whoever comes.
             self.catch_up(now, out);
             if let Some(error) = self.life.refusal() {
                 return self.turn_away(asker, error, &[], now, out);
             }
         }
-        let head = self.head_demand();
+        let head = if stands_clear { None } else { self.head_demand() };
         let asking = Asking { id: asker.id, now, head: head.as_ref() };
         let arrival = self.ask(asker, asking, out);
         out.demands.extend(head);
@@ -156,12 +164,15 @@ impl Core {
         if waker.is_none() {
             return Arrival::NeedsWaker;
         }
-        let when = match self.when(&asker.demand, asking, open, short, Doubt::default()) {
-            Ok(when) => when,
+        let spot = match self.spot(&asker.demand, asking, open, short) {
+            Ok(spot) => spot,
             Err(never) => return self.refuse(asker, never, now, out),
         };
         // A limit too far ahead to be told is no limit.
         let expires = within.and_then(|within| now.checked_add(within));
+        for entry in asker.demand.entries() {
+            entry.account().link().count_naming(true);
+        }
         let key = self.line.push(Waiter {
             id: asker.id,
             demand: std::mem::take(&mut asker.demand),
@@ -169,11 +180,10 @@ impl Core {
             arrived: now,
             expires,
             holds: SmallVec::new(),
-            named: None,
-            breaches: 0,
         });
         self.expiries.extend(expires.map(|at| (at, key)));
-        self.stay(key, open, short, when, now, out);
+        self.file_newcomer(key, spot, open, now);
+        self.hold_on(key, open, short, now, out);
         if matches!(self.life, Life::Unstarted) && !self.warned_unstarted {
             self.warned_unstarted = true;
             out.lines.push(outbox::Line::NotStarted);

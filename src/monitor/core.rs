@@ -9,8 +9,9 @@
 //!    the attempt returns.
 //! 2. `line` stands in order of arrival, and only its head has a reservation: everybody else asks
 //!    with the head's amounts set aside.
-//! 3. Between passes, either nobody who waits could go, or `walk` says there is something to look
-//!    at, or its deadline is no later than the first instant at which the clock lets somebody go.
+//! 3. Between passes, either nobody who waits could go, or the index says that a pass is wanted, or
+//!    its deadline is no later than the first instant at which the clock lets somebody go. (What
+//!    that rests on is 7 to 9, in [`index`](super::index).)
 //! 4. `held` counts the grants that were made and not settled, those that landed and were not
 //!    collected among them.
 //! 5. An account's `waiting` counts the waiters that hold a [`Limit`] on it; each such hold was told
@@ -22,10 +23,11 @@ use std::collections::{BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use super::asking::{self, Asking};
+use super::counters::Counters;
 use super::ids::Ids;
+use super::index::Index;
 use super::line::{Key, Landing, Limit, Line, Outcome, Waiter};
 use super::outbox::{self, Outbox};
-use super::pass::Walk;
 use super::tally::Tally;
 use super::teller::Teller;
 use crate::account::{Account, AccountId, Inbox, Marks, Turn, Valve};
@@ -89,7 +91,7 @@ pub(crate) struct Core {
     pub(super) admission: u64,
     pub(crate) life: Life,
     pub(crate) line: Line,
-    pub(super) walk: Walk,
+    pub(super) index: Index,
     pub(super) records: HashMap<AccountId, Record>,
     /// Only to be handed to the links of accounts; the face reads it.
     inbox: Arc<Inbox>,
@@ -113,6 +115,7 @@ pub(crate) struct Core {
     pub(super) changes: u64,
     /// What the evaluator sleeps until.
     pub(crate) armed: Option<Instant>,
+    pub(crate) counters: Counters,
     /// The entries found short by the last survey: kept to be used again.
     pub(super) short: Vec<u32>,
 }
@@ -133,7 +136,7 @@ impl Core {
             admission: inbox.admission(),
             life: Life::Unstarted,
             line: Line::new(),
-            walk: Walk::default(),
+            index: Index::default(),
             records: HashMap::new(),
             inbox,
             valve: settings.valve,
@@ -151,6 +154,7 @@ impl Core {
             is_listening: false,
             changes: 0,
             armed: None,
+            counters: Counters::default(),
             short: Vec::new(),
         }
     }
@@ -195,14 +199,25 @@ impl Core {
         if marks.has(Marks::GONE) {
             self.records.remove(&account);
         }
-        self.changed();
+        if self.line.is_empty() {
+            return;
+        }
+        if marks.has(Marks::GREW) {
+            self.changed(account);
+        }
+        if marks.has(Marks::MAY_REFUSE) {
+            self.index.suspect(account);
+        }
+        if self.valve.as_ref().is_some_and(|valve| valve.link().id() == account) {
+            self.index.is_wanted = true;
+        }
     }
 
-    /// Something but the clock may have changed an answer.
-    pub(super) fn changed(&mut self) {
+    /// Something but the clock may have changed an account's answer.
+    pub(super) fn changed(&mut self, account: AccountId) {
         self.changes += 1;
         if !self.line.is_empty() {
-            self.walk.mark();
+            self.index.mark(account);
         }
     }
 
@@ -263,19 +278,33 @@ impl Core {
             out.demands.push(waiter.demand);
             return;
         }
-        let was_head = self.line.head() == Some(key);
-        self.walk.step_over(&self.line, key);
+        if self.line.waiter(key).is_none() {
+            return;
+        }
+        self.part(key, out);
         let Some(mut waiter) = self.line.remove(key) else { return };
         self.left(key, &waiter);
         self.tally.left(&AdmitError::Cancelled);
         self.tell_rejected(&waiter.demand, &waiter.holds, &[], RejectReason::Cancelled, now, out);
         out.old_wakers.extend(waiter.waker.take());
         out.demands.push(waiter.demand);
-        if was_head {
-            // It reserves nothing any more, which nothing else would tell those behind it.
-            self.changed();
-        }
         self.look_if_drained(out);
+    }
+
+    /// A waiter is about to leave the line: its class goes on without it. When it is the head, it
+    /// reserves nothing any more, which nothing else would tell those behind it.
+    pub(super) fn part(&mut self, key: Key, out: &mut Outbox) {
+        let Some(waiter) = self.line.waiter(key) else { return };
+        let demand = waiter.demand.clone();
+        let was_head = self.line.head() == Some(key);
+        out.demands.extend(self.index.part(&mut self.line, key, &demand));
+        if was_head {
+            self.changes += 1;
+            self.index.head = None;
+            for entry in demand.entries() {
+                self.index.mark(entry.id());
+            }
+        }
     }
 
     /// A waiter is out of the line: what the line kept about it goes too.
@@ -286,8 +315,11 @@ impl Core {
         for &(limit, _) in &waiter.holds {
             self.count_hold(limit, &waiter.demand, false);
         }
+        for entry in waiter.demand.entries() {
+            entry.account().link().count_naming(false);
+        }
         if self.line.is_empty() {
-            self.walk.rest();
+            self.index.rest();
             self.turn = Turn::default();
         }
     }
@@ -314,12 +346,13 @@ impl Core {
         now: Instant,
         out: &mut Outbox,
     ) {
-        self.walk.step_over(&self.line, key);
+        self.part(key, out);
         let Some(mut waiter) = self.line.lift(key) else { return };
         self.left(key, &waiter);
         self.tally.left(&error);
         self.tell_rejected(&waiter.demand, &waiter.holds, on, reason_of(&error), now, out);
         out.wakers.extend(waiter.waker.take());
+        self.counters.count_wake();
         out.demands.push(waiter.demand);
         self.line.lay(key, Outcome::Failed(error));
         self.look_if_drained(out);
@@ -330,9 +363,8 @@ impl Core {
         while let Some(&(at, key)) = self.expiries.first()
             && at <= now
         {
-            let head = self.line.head();
-            let was_head = head == Some(key);
-            let ahead = if was_head { None } else { self.head_demand() };
+            let is_head = self.line.head() == Some(key);
+            let ahead = if is_head { None } else { self.head_demand() };
             let Some(waiter) = self.line.waiter(key) else {
                 self.expiries.pop_first();
                 continue;
@@ -348,9 +380,6 @@ impl Core {
             self.short = short;
             out.demands.extend(ahead);
             self.fail(key, AdmitError::TimedOut { waited, shortages }, &[], now, out);
-            if was_head {
-                self.changed();
-            }
         }
     }
 
@@ -415,7 +444,7 @@ impl Core {
     /// When the evaluator has something to do from the clock alone.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let expiry = self.expiries.first().map(|&(at, _)| at);
-        [self.walk.deadline(), expiry].into_iter().flatten().min()
+        [self.index.deadline(), expiry].into_iter().flatten().min()
     }
 
     /// Whether the evaluator must be woken: there is something to look at, or its timer is late.
@@ -423,7 +452,7 @@ impl Core {
         if self.line.is_empty() {
             return false;
         }
-        self.walk.is_marked()
+        self.wants_pass()
             || self
                 .next_deadline()
                 .is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed))

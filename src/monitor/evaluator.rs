@@ -54,6 +54,9 @@ pub(super) async fn run(watch: Watch) {
                 return Turn::Unfinished;
             }
             let armed = core.next_deadline().map(|deadline| deadline.min(now + FURTHEST));
+            if armed.is_some() && armed != core.armed {
+                core.counters.count_timer();
+            }
             core.armed = armed;
             armed.map_or(Turn::Idle, Turn::Until)
         });

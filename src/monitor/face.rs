@@ -13,7 +13,7 @@ use super::publisher::Publisher;
 use super::taken::Taken;
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
-use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 /// What handles, futures, grants and the evaluator of one admission share.
 ///
@@ -44,19 +44,18 @@ impl Shared {
     /// One decision: lock, decide, unlock, and do what was left to do.
     pub(super) fn hold<R>(&self, decide: impl FnOnce(&mut Core, &mut Outbox) -> R) -> R {
         let mut out = Outbox::default();
-        let mut core = self.enter();
-        let result = decide(&mut core, &mut out);
-        self.leave(core, &mut out);
+        let result = {
+            let mut core = self.core.lock();
+            if self.inbox.is_pending() {
+                self.hear(&mut core);
+            }
+            let result = decide(&mut core, &mut out);
+            self.leave(&mut core, &mut out);
+            drop(core);
+            result
+        };
         self.deliver(&mut out);
         result
-    }
-
-    fn enter(&self) -> MutexGuard<'_, Core> {
-        let mut core = self.core.lock();
-        if self.inbox.is_pending() {
-            self.hear(&mut core);
-        }
-        core
     }
 
     fn hear(&self, core: &mut Core) {
@@ -68,12 +67,12 @@ impl Shared {
     ///
     /// Missed here would be an announcement between a no and the filing of the waiter: `listen`
     /// answers whether one came before the inbox knew that somebody waits.
-    fn leave(&self, mut core: MutexGuard<'_, Core>, out: &mut Outbox) {
+    fn leave(&self, core: &mut Core, out: &mut Outbox) {
         let waits = !core.line.is_empty();
         if waits != core.is_listening {
             core.is_listening = waits;
             if self.inbox.listen(waits) && waits {
-                self.hear(&mut core);
+                self.hear(core);
             }
         }
         out.wake_evaluator |= matches!(core.life, Life::Running(_)) && core.needs_evaluator();
@@ -81,7 +80,6 @@ impl Shared {
             self.publisher.enqueue(&mut out.events);
             out.has_events = true;
         }
-        drop(core);
     }
 
     fn deliver(&self, out: &mut Outbox) {

@@ -52,6 +52,7 @@ impl Publisher {
             queue.events.pop_front();
             queue.dropped += 1;
         }
+        drop(queue);
     }
 
     /// Called with no lock held.

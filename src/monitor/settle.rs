@@ -62,7 +62,8 @@ impl Core {
             Settlement::Release => {
                 if valve.completed(now) && self.turn.draining {
                     self.turn.earned = true;
-                    self.changed();
+                    self.changes += 1;
+                    self.index.is_wanted = true;
                 }
             }
         }
@@ -116,7 +117,7 @@ impl Core {
             }
         }
         link.tell_others(self.admission);
-        self.changed();
+        self.changed(entry.id());
         let units = charge.amount.units;
         let limit = Limit::Entry(index);
         self.tell_units(limit, demand, EventKind::Released, units, None, None, now, out);
@@ -125,7 +126,7 @@ impl Core {
     /// A charge was corrected: its account may have room now, or less.
     pub(crate) fn reconciled(&mut self, entry: &Entry) {
         entry.account().link().tell_others(self.admission);
-        self.changed();
+        self.changed(entry.id());
     }
 }
 
