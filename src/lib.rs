@@ -32,7 +32,7 @@
 //! - What upstreams say: [`UpstreamFailure`], [`RateLimitInfo`].
 //! - Watching: [`Admission::snapshot`], [`Admission::subscribe`].
 //!
-//! The [guide](crate::guide) goes through all of it.
+//! The [`guide`] goes through all of it.
 //!
 //! # What it promises
 //!
@@ -101,7 +101,7 @@ pub use upstream::{
 #[doc = include_str!("../docs/guide.md")]
 pub mod guide {}
 
-/// The README's program is compiled and run like any other.
+// The README's program is compiled and run like any other.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
