@@ -143,10 +143,12 @@ impl AccountLink {
 
     /// Whether a settlement's `give` once panicked: nobody is granted anything of it any more.
     #[must_use]
+    #[inline]
     pub fn is_quarantined(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & QUARANTINED != 0
     }
 
+    #[inline]
     pub(crate) fn is_delicate(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & DELICATE != 0
     }
@@ -156,6 +158,7 @@ impl AccountLink {
     /// Relaxed is enough: an admission attaches before it first asks, and both its ask and the
     /// give that precedes this look go through the account's own lock. A give that the other
     /// admission's ask did not see therefore comes after its attaching.
+    #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & SHARED != 0
     }
@@ -167,6 +170,7 @@ impl AccountLink {
     }
 
     /// Tells every admission but `except` that something came back here.
+    #[inline]
     pub(crate) fn tell_others(&self, except: u64) {
         if self.is_shared() {
             self.tell(Marks::GREW, Some(except));
@@ -199,6 +203,7 @@ impl AccountLink {
     ///
     /// An admission changes its own part under its lock, so it sees its own waiters exactly; what
     /// others add only makes it look more closely.
+    #[inline]
     pub(crate) fn is_named(&self) -> bool {
         self.naming.load(Ordering::Relaxed) != 0
     }

@@ -10,7 +10,7 @@ use super::asking::{self, Asking, Never, Take};
 use super::core::{Core, Life, limits, reason_of};
 use super::line::{Key, Limit, Waiter};
 use super::outbox::{self, Outbox};
-use super::taken::{Part, Taken};
+use super::taken::Taken;
 use crate::demand::Demand;
 use crate::error::{AdmitError, Defect, Shortage};
 use crate::events::{EventKind, RejectReason};
@@ -21,6 +21,8 @@ pub(crate) struct Asker {
     pub(crate) id: u64,
     pub(crate) demand: Demand,
     pub(crate) want: Want,
+    /// The inline path was tried and did not lead through.
+    pub(crate) is_tried: bool,
 }
 
 /// What an asker does when it cannot go at once.
@@ -59,14 +61,48 @@ impl Core {
 
     /// Whether nobody who waits names any account of the demand: then there is nobody to overtake
     /// on it, nothing is set aside there, and nothing pending can concern it.
-    fn stands_clear(&self, demand: &Demand) -> bool {
+    #[inline]
+    pub(super) fn stands_clear(&self, demand: &Demand) -> bool {
         self.line.is_empty()
             || (!self.turn.draining
                 && !demand.entries().iter().any(|entry| entry.account().link().is_named()))
     }
 
+    /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
+    /// `None` leaves everything as it was, and the long way decides.
+    pub(crate) fn take_inline(&mut self, demand: &Demand, now: Instant) -> Option<(u64, Taken)> {
+        let list = demand.list();
+        let is_inline = self.is_plain()
+            && self.stands_clear(demand)
+            && list.fault.is_none()
+            && list.saturated.is_none()
+            && !asking::is_delicate(demand)
+            && self.is_open(now);
+        if !is_inline {
+            return None;
+        }
+        self.know(demand);
+        let id = self.ids.next();
+        match asking::take_all(demand, Asking { id, now, head: None }, self.admission) {
+            Take::All(taken) => {
+                self.count_grant(id, demand, now);
+                self.tally.granted_at_once();
+                self.grants += 1;
+                Some((id, taken))
+            }
+            Take::Short(_) | Take::Never(_) => None,
+            Take::Defect(defect) => {
+                self.unhandled = Some(defect);
+                None
+            }
+        }
+    }
+
     /// Somebody asks to be admitted, or asks again with a waker.
     pub(crate) fn arrive(&mut self, asker: &mut Asker, now: Instant, out: &mut Outbox) -> Arrival {
+        if let Some(defect) = self.unhandled.take() {
+            self.close(defect, now, out);
+        }
         if let Some(error) = self.life.refusal() {
             return self.turn_away(asker, error, &[], now, out);
         }
@@ -74,7 +110,7 @@ impl Core {
             asker.id = self.ids.next();
         }
         if asker.demand.is_empty() {
-            return Arrival::Granted(self.grant_at_once(asker, SmallVec::new(), now, out));
+            return Arrival::Granted(self.grant_at_once(asker, Taken::at(now), now, out));
         }
         if let Err(never) = asking::precheck(&asker.demand) {
             return self.refuse(asker, never, now, out);
@@ -98,11 +134,11 @@ impl Core {
     fn ask(&mut self, asker: &mut Asker, asking: Asking<'_>, out: &mut Outbox) -> Arrival {
         let now = asking.now;
         let open = self.is_open(now);
-        if open && asking.head.is_none() && !asking::is_delicate(&asker.demand) {
-            // The inline path: debit first, survey only on failure.
+        if open && asking.head.is_none() && !asker.is_tried && !asking::is_delicate(&asker.demand) {
+            // Debit first, survey only on failure.
             match asking::take_all(&asker.demand, asking, self.admission) {
-                Take::All(parts) => {
-                    return Arrival::Granted(self.grant_at_once(asker, parts, now, out));
+                Take::All(taken) => {
+                    return Arrival::Granted(self.grant_at_once(asker, taken, now, out));
                 }
                 Take::Short(_) => {}
                 Take::Never(never) => return self.refuse(asker, never, now, out),
@@ -115,8 +151,8 @@ impl Core {
             Err(never) => self.refuse(asker, never, now, out),
             Ok(()) if open && short.is_empty() => {
                 match asking::take_all(&asker.demand, asking, self.admission) {
-                    Take::All(parts) => {
-                        Arrival::Granted(self.grant_at_once(asker, parts, now, out))
+                    Take::All(taken) => {
+                        Arrival::Granted(self.grant_at_once(asker, taken, now, out))
                     }
                     Take::Short(index) => {
                         short.push(index);
@@ -195,11 +231,12 @@ impl Core {
     fn grant_at_once(
         &mut self,
         asker: &Asker,
-        parts: SmallVec<[Part; 3]>,
+        taken: Taken,
         now: Instant,
         out: &mut Outbox,
     ) -> Taken {
         self.count_grant(asker.id, &asker.demand, now);
+        self.grants += 1;
         self.tally.granted_at_once();
         if self.teller.is_watched() {
             for index in 0..asker.demand.entries().len() {
@@ -207,7 +244,7 @@ impl Core {
                 self.tell(limit, &asker.demand, EventKind::GrantedImmediate, None, None, now, out);
             }
         }
-        Taken::new(parts)
+        taken
     }
 
     /// Refuses a newcomer for the reason one of its accounts gave.

@@ -102,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) latest: Instant,
     pub(super) ids: Ids,
     pub(super) held: usize,
+    /// Grants there are, settled or not: they own the admission, but are no handles.
+    pub(crate) grants: usize,
     pub(super) expiries: BTreeSet<(Instant, Key)>,
     pub(crate) tally: Tally,
     pub(crate) teller: Teller,
@@ -116,6 +118,10 @@ pub(crate) struct Core {
     /// What the evaluator sleeps until.
     pub(crate) armed: Option<Instant>,
     pub(crate) counters: Counters,
+    /// A defect met on the inline path, which the next to come closes the admission with.
+    pub(super) unhandled: Option<Defect>,
+    /// Somebody waits for the admission to be drained.
+    pub(crate) awaits_drain: bool,
     /// The entries found short by the last survey: kept to be used again.
     pub(super) short: Vec<u32>,
 }
@@ -145,6 +151,7 @@ impl Core {
             latest: now,
             ids: Ids::default(),
             held: 0,
+            grants: 0,
             expiries: BTreeSet::new(),
             tally: Tally::default(),
             teller: Teller::default(),
@@ -155,11 +162,14 @@ impl Core {
             changes: 0,
             armed: None,
             counters: Counters::default(),
+            unhandled: None,
+            awaits_drain: false,
             short: Vec::new(),
         }
     }
 
     /// What every grant counts for, at once or from the line.
+    #[inline]
     pub(super) fn count_grant(&mut self, id: u64, demand: &Demand, now: Instant) {
         self.held += 1;
         self.changes += 1;
@@ -232,6 +242,7 @@ impl Core {
     }
 
     /// Whether the valve lets one more job with entries go.
+    #[inline]
     pub(super) fn is_open(&self, now: Instant) -> bool {
         self.valve.as_ref().is_none_or(|valve| valve.willing(self.turn, now))
     }
@@ -267,14 +278,17 @@ impl Core {
 
     /// A waiter that was granted collects it, or one that failed its reason.
     pub(crate) fn collect(&mut self, key: Key) -> Option<Outcome> {
-        self.line.collect(key)
+        let outcome = self.line.collect(key);
+        self.grants += usize::from(matches!(outcome, Some(Outcome::Granted(_))));
+        outcome
     }
 
     /// The job behind `key` is gone: it leaves the line, or gives back what it never saw.
     pub(crate) fn withdraw(&mut self, key: Key, now: Instant, out: &mut Outbox) {
         if let Some(Outcome::Granted(landing)) = self.line.collect(key) {
             let Landing { waiter, mut taken, .. } = *landing;
-            self.settle(waiter.id, &waiter.demand, &mut taken, Settlement::Rollback, now, out);
+            let rollback = Settlement::Rollback;
+            self.settle(waiter.id, &waiter.demand, &mut taken, rollback, now, out);
             out.demands.push(waiter.demand);
             return;
         }
@@ -437,8 +451,17 @@ impl Core {
         self.line.is_empty() && self.held == 0
     }
 
-    pub(super) fn look_if_drained(&self, out: &mut Outbox) {
-        out.is_drained |= self.is_drained();
+    pub(crate) fn look_if_drained(&self, out: &mut Outbox) {
+        out.is_drained |= self.awaits_drain && self.is_drained();
+    }
+
+    /// Whether a grant concerns nobody but who asks for it: nobody listens, nothing is tracked.
+    #[inline]
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self.life, Life::Unstarted | Life::Running(_))
+            && self.unhandled.is_none()
+            && self.holders.is_none()
+            && !self.teller.is_watched()
     }
 
     /// When the evaluator has something to do from the clock alone.

@@ -43,12 +43,12 @@ pub(super) async fn run(watch: Watch) {
     let shared = &*watch.shared;
     let mut timer = pin!(sleep_until(Instant::now()));
     loop {
-        shared.look_at_memory();
+        let early = shared.look_at_memory();
         let turn = shared.hold(|core, out| {
             if !matches!(core.life, Life::Running(_)) {
                 return Turn::Over;
             }
-            let now = tick(core);
+            let now = tick(core, early);
             if !core.turn(now, out) {
                 // Whoever comes next goes on; no timer is needed meanwhile.
                 return Turn::Unfinished;

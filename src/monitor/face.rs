@@ -95,27 +95,47 @@ impl Shared {
         }
     }
 
-    /// Lets the valve refresh its reading, outside every lock.
-    pub(super) fn look_at_memory(&self) {
-        if let Some(valve) = &self.valve {
-            valve.look(Instant::now());
-        }
-    }
-
-    /// Somebody asks to be admitted, for the first time or with a waker.
-    pub(super) fn arrive(&self, asker: &mut Asker) -> Arrival {
-        self.hold(|core, out| {
-            let wants_to_park = asker.has_waker();
-            let now = if wants_to_park || core.needs_clock(&asker.demand) {
-                tick(core)
-            } else {
-                core.latest
-            };
-            core.arrive(asker, now, out)
+    /// Lets the valve refresh its reading, outside every lock. Answers the instant that took.
+    pub(super) fn look_at_memory(&self) -> Option<Instant> {
+        self.valve.as_ref().map(|valve| {
+            let now = Instant::now();
+            valve.look(now);
+            now
         })
     }
 
-    /// An outcome, if one is there; else the waker is kept for when it is.
+    /// The inline path: one lock, and the clock only for those who read it.
+    ///
+    /// `early` is the instant memory was looked at, if it was: one reading serves for both.
+    pub(super) fn arrive_inline(&self, demand: &Demand, early: Option<Instant>) -> Option<Inline> {
+        let mut core = self.core.lock();
+        if self.inbox.is_pending() {
+            return None;
+        }
+        let now = match early {
+            None if !demand.list().timed => core.latest,
+            early => tick(&mut core, early),
+        };
+        let (id, taken) = core.take_inline(demand, now)?;
+        Some(Inline { id, taken, grants: core.grants })
+    }
+
+    /// Somebody asks to be admitted, for the first time or with a waker.
+    /// With how many grants there are then.
+    pub(super) fn arrive(&self, asker: &mut Asker, early: Option<Instant>) -> (Arrival, usize) {
+        self.hold(|core, out| {
+            let now = if asker.has_waker() || core.needs_clock(&asker.demand) {
+                tick(core, early)
+            } else {
+                core.latest
+            };
+            let arrival = core.arrive(asker, now, out);
+            (arrival, core.grants)
+        })
+    }
+
+    /// An outcome, if one is there, with how many grants there are then; else the waker is kept for
+    /// when it is.
     ///
     /// Answers `Err` when the waker must be replaced, which takes a clone made outside the lock.
     pub(super) fn collect(
@@ -123,11 +143,11 @@ impl Shared {
         key: Key,
         waker: &std::task::Waker,
         fresh: Option<std::task::Waker>,
-    ) -> Result<Option<Outcome>, NeedsWaker> {
+    ) -> Result<Option<(Outcome, usize)>, NeedsWaker> {
         self.hold(|core, out| {
             if let Some(outcome) = core.collect(key) {
                 out.old_wakers.extend(fresh);
-                return Ok(Some(outcome));
+                return Ok(Some((outcome, core.grants)));
             }
             let Some(waiter) = core.line.waiter_mut(key) else {
                 out.old_wakers.extend(fresh);
@@ -164,25 +184,73 @@ impl Shared {
     /// The job behind `key` is gone.
     pub(super) fn withdraw(&self, key: Key) {
         self.hold(|core, out| {
-            let now = tick(core);
+            let now = tick(core, None);
             core.withdraw(key, now, out);
         });
     }
 
-    /// Settles a grant, if it is not settled yet.
+    /// Settles a grant, if it is not settled yet. `is_over` says that the grant itself goes too.
     pub(crate) fn settle(
         &self,
         id: u64,
         demand: &Demand,
         taken: &mut Taken,
         how: Settlement,
+        is_over: bool,
     ) -> bool {
+        if how == Settlement::Release && self.release_inline(id, demand, taken, is_over) {
+            return true;
+        }
         self.hold(|core, out| {
             // A release returns permits, which need no clock; time accounts only hear of it, and
             // take an older instant for their own latest.
-            let now = if how == Settlement::Rollback { tick(core) } else { core.latest };
+            let now = if how == Settlement::Rollback { tick(core, None) } else { core.latest };
+            core.grants -= usize::from(is_over);
             core.settle(id, demand, taken, how, now, out)
         })
+    }
+
+    /// The inline way back: one lock, no clock, nobody to wake.
+    fn release_inline(&self, id: u64, demand: &Demand, taken: &mut Taken, is_over: bool) -> bool {
+        let mut core = self.core.lock();
+        if self.inbox.is_pending() {
+            return false;
+        }
+        let Some(troubles) = core.settle_inline(id, demand, taken) else { return false };
+        core.grants -= usize::from(is_over);
+        if troubles.is_empty() && !core.awaits_drain {
+            return true;
+        }
+        let mut out = Outbox::default();
+        core.mend(demand, troubles, &mut out);
+        core.look_if_drained(&mut out);
+        self.leave(&mut core, &mut out);
+        drop(core);
+        self.deliver(&mut out);
+        true
+    }
+
+    /// A grant that settled before goes.
+    pub(crate) fn forget_grant(&self) {
+        self.core.lock().grants -= 1;
+    }
+
+    /// The last handle is gone.
+    pub(super) fn stop_quietly(&self) {
+        self.hold(|core, out| {
+            let now = core.latest;
+            core.stop(now, out);
+        });
+    }
+
+    /// Stops when there is no handle but grants. `owners` counts both, without the caller.
+    pub(super) fn stop_when_only_grants_are_left(&self, owners: impl FnOnce() -> usize) {
+        self.hold(|core, out| {
+            if owners() <= core.grants {
+                let now = core.latest;
+                core.stop(now, out);
+            }
+        });
     }
 
     /// Gives one release account of a grant back early.
@@ -212,13 +280,22 @@ impl Shared {
     }
 }
 
+/// What the inline path took.
+pub(super) struct Inline {
+    pub(super) id: u64,
+    pub(super) taken: Taken,
+    /// How many grants there are now.
+    pub(super) grants: usize,
+}
+
 /// The waker kept for a waiter is another task's.
 #[derive(Debug)]
 pub(super) struct NeedsWaker;
 
 /// Reads the clock for a decision: under the lock, and never less than the last.
-pub(super) fn tick(core: &mut Core) -> Instant {
-    core.latest = core.latest.max(Instant::now());
+/// `early` is a reading made just before.
+pub(super) fn tick(core: &mut Core, early: Option<Instant>) -> Instant {
+    core.latest = core.latest.max(early.unwrap_or_else(Instant::now));
     core.latest
 }
 

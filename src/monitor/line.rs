@@ -112,6 +112,7 @@ pub(super) struct Chain {
 impl Chain {
     pub(super) const EMPTY: Self = Self { first: NIL, last: NIL, len: 0 };
 
+    #[inline]
     pub(super) const fn is_empty(self) -> bool {
         self.len == 0
     }

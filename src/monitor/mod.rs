@@ -13,6 +13,7 @@ mod core;
 mod counters;
 mod evaluator;
 mod face;
+mod handle;
 mod ids;
 mod index;
 mod line;
@@ -33,7 +34,7 @@ pub use builder::AdmissionBuilder;
 pub use counters::Counters;
 
 pub(crate) use core::Settlement;
-pub(crate) use face::Shared;
+pub(crate) use handle::Handle;
 pub(crate) use line::{Landing, Limit};
 pub(crate) use settle::panic_line;
 pub(crate) use taken::{Standing, Taken};

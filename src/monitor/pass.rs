@@ -426,8 +426,8 @@ impl Core {
         }
         if open && short.is_empty() {
             match asking::take_all(demand, asking, self.admission) {
-                Take::All(parts) => {
-                    self.land(key, Taken::new(parts), now, out);
+                Take::All(taken) => {
+                    self.land(key, taken, now, out);
                     return true;
                 }
                 // Another admission was quicker, or the account contradicts itself.
