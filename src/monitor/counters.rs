@@ -4,6 +4,7 @@ use crate::demand::Demand;
 
 /// What the monitor has done since it was built. Only with the feature `testing`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(any(test, feature = "testing")), expect(unreachable_pub, reason = "not exported"))]
 #[non_exhaustive]
 pub struct Counters {
     /// Waiters looked at, in passes.
