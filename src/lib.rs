@@ -2,9 +2,13 @@
 
 mod account;
 mod amount;
+mod demand;
 mod error;
 mod events;
+mod grant;
 mod limits;
+mod monitor;
+mod snapshot;
 mod sync;
 mod upstream;
 
@@ -12,8 +16,14 @@ pub use account::{
     Account, AccountId, AccountLink, AsAccount, Ask, Charge, Refusal, Replenishment, Turn, Valve,
 };
 pub use amount::{Amount, JobInfo};
+pub use demand::{Demand, Entry};
 pub use error::{
     AccountPanic, AdmitError, BuildError, ConfigError, Defect, Shortage, StartError, TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
+pub use grant::{Grant, WaitTime};
+pub use monitor::{Admission, AdmissionBuilder, Admit};
+pub use snapshot::{
+    AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
+};
 pub use upstream::{FailureKind, UpstreamFailure};

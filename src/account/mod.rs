@@ -9,7 +9,7 @@ mod valve;
 
 pub use ask::{Ask, Charge, Replenishment};
 pub use contract::{Account, AsAccount};
-pub(crate) use inbox::{Inbox, Mark, Marks};
+pub(crate) use inbox::{Inbox, Marks};
 pub(crate) use link::Nature;
 pub use link::{AccountId, AccountLink};
 pub use refusal::Refusal;

@@ -1,0 +1,271 @@
+//! What a job holds, until it is settled.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::account::AsAccount;
+use crate::demand::Demand;
+use crate::error::AccountPanic;
+use crate::monitor::{Landing, Limit, Settlement, Shared, Standing, Taken, panic_line};
+use crate::sync::{Arc, Mutex};
+use crate::upstream::UpstreamFailure;
+
+/// How long one account kept a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitTime {
+    /// The account's name.
+    pub account: Arc<str>,
+    /// From its first no to the grant.
+    pub wait: Duration,
+}
+
+/// A whole demand, held.
+///
+/// Dropping a grant releases it: permits return, what comes back only with time does so.
+/// [`rollback`](Self::rollback) says the work never happened, and returns everything. A grant
+/// settles once, by whoever comes first: the methods take `&self`, so an `Arc<Grant>` can be shared
+/// between a job and its watchdog.
+///
+/// A grant does not keep its admission running, and settles whether or not it still runs.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use admit::{Admission, Demand, Limits, TokenBucket};
+///
+/// let admission = Admission::builder().start()?;
+/// let model = TokenBucket::new("gpt-x", Limits::per_minute(500, 30_000))?;
+/// let grant = admission.admit(Demand::new().tokens(&model, 4_000)).await?;
+/// // … the call used 900 tokens …
+/// grant.reconcile(&model, 900); // 3,100 are back at once
+/// grant.report_success(&model);
+/// assert!(grant.release());
+/// assert!(!grant.release());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "dropping a grant gives it back; hold it for as long as the work runs"]
+pub struct Grant {
+    shared: Arc<Shared>,
+    id: u64,
+    demand: Demand,
+    wall_wait: Duration,
+    wait_times: Vec<WaitTime>,
+    taken: Mutex<Taken>,
+}
+
+impl Grant {
+    pub(crate) fn at_once(shared: Arc<Shared>, id: u64, demand: Demand, taken: Taken) -> Self {
+        Self {
+            shared,
+            id,
+            demand,
+            wall_wait: Duration::ZERO,
+            wait_times: Vec::new(),
+            taken: Mutex::new(taken),
+        }
+    }
+
+    pub(crate) fn landed(shared: Arc<Shared>, landing: Landing) -> Self {
+        let Landing { waiter, taken, at } = landing;
+        let mut holds: Vec<_> = waiter.holds.iter().copied().collect();
+        holds.sort_by_key(|&(limit, _)| match limit {
+            Limit::Valve => 0,
+            Limit::Entry(index) => u64::from(index) + 1,
+        });
+        let wait_times = holds
+            .into_iter()
+            .map(|(limit, since)| WaitTime {
+                account: shared.name_of(limit, &waiter.demand),
+                wait: at.saturating_duration_since(since),
+            })
+            .collect();
+        Self {
+            shared,
+            id: waiter.id,
+            wall_wait: at.saturating_duration_since(waiter.arrived),
+            wait_times,
+            demand: waiter.demand,
+            taken: Mutex::new(taken),
+        }
+    }
+
+    /// Returns the permits. Answers whether this was what settled the grant.
+    ///
+    /// What is replenished by time stays spent, as it should: the work has happened.
+    pub fn release(&self) -> bool {
+        self.settle(Settlement::Release)
+    }
+
+    /// Returns everything, as each account last said it holds it: the work never happened. Answers
+    /// whether this was what settled the grant.
+    pub fn rollback(&self) -> bool {
+        self.settle(Settlement::Rollback)
+    }
+
+    fn settle(&self, how: Settlement) -> bool {
+        let mut taken = self.taken.lock();
+        // Lock order: a grant's own lock comes before the admission's, which never takes it.
+        self.shared.settle(self.id, &self.demand, &mut taken, how)
+    }
+
+    /// Returns the permits of one account now, such as an HTTP place before a long local step.
+    ///
+    /// Answers `false` and does nothing for an account that is not in the grant, for one that is
+    /// replenished by time, a second time, and after the grant settled.
+    pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
+        let Some(index) = self.position(account) else { return false };
+        let mut taken = self.taken.lock();
+        self.shared.release_one(self.id, &self.demand, index, &mut taken)
+    }
+
+    /// Corrects what the job is charged on one account to what the work really used, in units.
+    ///
+    /// Less than reserved returns at once, more is debited, and may put the account in debt. Another
+    /// call replaces the last. It may come after a release; after a rollback it does nothing, nor
+    /// for a permit that is back. Answers whether the account heard of it.
+    pub fn reconcile<A: AsAccount + ?Sized>(&self, account: &A, actual_units: u64) -> bool {
+        let Some(index) = self.position(account) else { return false };
+        let entry = &self.demand.entries()[index];
+        let mut taken = self.taken.lock();
+        let is_open = match taken.standing {
+            Standing::Held => true,
+            Standing::Released => !entry.comes_back(),
+            Standing::RolledBack => false,
+        };
+        let part = &mut taken.parts[index];
+        if !is_open || part.is_back {
+            return false;
+        }
+        let (charge, now) = (part.charge(self.id), Instant::now());
+        let holds = AccountPanic::catch("reconcile", || {
+            entry.account().reconcile(&charge, actual_units, now)
+        });
+        let heard = holds.is_ok();
+        match holds {
+            Ok(holds) => part.amount = holds,
+            Err(panic) => self.shared.log(panic_line(entry, panic)),
+        }
+        drop(taken);
+        self.shared.reconciled(&self.demand, index);
+        heard
+    }
+
+    /// Tells one account that the work under it succeeded.
+    ///
+    /// Answers `false` and does nothing for an account that is not in the grant, after
+    /// [`release_one`](Self::release_one) of it, and after the grant settled.
+    pub fn report_success<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
+        self.position(account).is_some_and(|index| self.report(index, None))
+    }
+
+    /// Tells one account that the upstream behind it failed. Answers as
+    /// [`report_success`](Self::report_success).
+    pub fn report_failure<A: AsAccount + ?Sized>(
+        &self,
+        account: &A,
+        failure: &UpstreamFailure,
+    ) -> bool {
+        self.position(account).is_some_and(|index| self.report(index, Some(failure)))
+    }
+
+    /// Tells every account that the work succeeded: for a grant with one upstream. Answers whether
+    /// any heard of it.
+    pub fn report_success_all(&self) -> bool {
+        self.report_all(None)
+    }
+
+    /// Tells every account that the upstream failed: for a grant with one upstream. Answers whether
+    /// any heard of it.
+    pub fn report_failure_all(&self, failure: &UpstreamFailure) -> bool {
+        self.report_all(Some(failure))
+    }
+
+    fn report_all(&self, failure: Option<&UpstreamFailure>) -> bool {
+        let mut heard = false;
+        for index in 0..self.demand.entries().len() {
+            heard |= self.report(index, failure);
+        }
+        heard
+    }
+
+    /// Reports under the grant's lock, so that a settlement on another thread comes before or
+    /// after, never between: an account hears no report on a charge it was told has settled.
+    fn report(&self, index: usize, failure: Option<&UpstreamFailure>) -> bool {
+        let entry = &self.demand.entries()[index];
+        let mut taken = self.taken.lock();
+        if taken.standing != Standing::Held || taken.parts[index].is_back {
+            return false;
+        }
+        taken.parts[index].is_reported = true;
+        let (charge, now) = (taken.parts[index].charge(self.id), Instant::now());
+        let account = entry.account();
+        let told = match failure {
+            None => AccountPanic::catch("on_success", || account.on_success(&charge, now)),
+            Some(failure) => AccountPanic::catch("on_upstream_failure", || {
+                account.on_upstream_failure(failure, &charge, now);
+            }),
+        };
+        drop(taken);
+        if let Err(panic) = told {
+            self.shared.log(panic_line(entry, panic));
+        }
+        true
+    }
+
+    /// From the first poll to the grant; zero for a job granted at once.
+    #[must_use]
+    pub const fn wall_wait(&self) -> Duration {
+        self.wall_wait
+    }
+
+    /// How long each account kept the job, from its first no to the grant, in the demand's order
+    /// (memory first).
+    ///
+    /// Only accounts that refused the job at some point; empty for a job granted at once. The
+    /// accounts overlap in time, so the values do not add up to [`wall_wait`](Self::wall_wait).
+    #[must_use]
+    pub fn wait_times(&self) -> &[WaitTime] {
+        &self.wait_times
+    }
+
+    /// Whether it is an orchestrator's grant, of nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.demand.is_empty()
+    }
+
+    /// The demand that was granted.
+    pub const fn demand(&self) -> &Demand {
+        &self.demand
+    }
+
+    fn position<A: AsAccount + ?Sized>(&self, account: &A) -> Option<usize> {
+        self.demand.position(account.as_account().link().id())
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let taken = self.taken.get_mut();
+        if taken.standing == Standing::Held {
+            self.shared.settle(self.id, &self.demand, taken, Settlement::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Grant");
+        debug.field("demand", &self.demand);
+        if let Some(taken) = self.taken.try_lock() {
+            debug.field("standing", &taken.standing);
+        }
+        debug.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,224 @@
+//! The handle users hold.
+
+use std::future::Future;
+use std::panic::catch_unwind;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use super::core::{Arrival, Asker, Life, Want};
+use super::face::{Shared, tick};
+use super::{AdmissionBuilder, Admit, evaluator};
+use crate::demand::Demand;
+use crate::error::{AdmitError, StartError, TryAdmitError};
+use crate::events::LimiterEvent;
+use crate::grant::Grant;
+use crate::snapshot::Snapshot;
+use crate::sync::Arc;
+
+/// Grants whole demands, or lets jobs wait holding nothing.
+///
+/// A cheap handle: clones share one line, one lock and one evaluator. The evaluator ends with the
+/// last handle, and so does everything that waits; a grant is not a handle and can be settled
+/// after.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use admit::{Admission, CountingGate, Demand, Limits, TokenBucket};
+///
+/// let admission = Admission::builder().start()?;
+/// let model = TokenBucket::new("gpt-x", Limits::per_minute(500, 30_000))?;
+/// let http = CountingGate::new("http", 64)?;
+///
+/// let grant = admission.admit(Demand::new().tokens(&model, 1_800).permit(&http)).await?;
+/// // … call the model …
+/// drop(grant); // the place is free again; the tokens come back with time
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Admission {
+    handle: Arc<Handle>,
+}
+
+/// What the clones of a handle share: when it drops, the last of them is gone.
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Every `Admit` is a handle, so nobody waits: this only ends the evaluator and lets the
+        // accounts forget the admission.
+        self.shared.hold(|core, out| {
+            let now = core.latest;
+            core.stop(now, out);
+        });
+    }
+}
+
+impl Admission {
+    /// A builder with nothing configured: no memory gate, no bound on the line.
+    pub fn builder() -> AdmissionBuilder {
+        AdmissionBuilder::default()
+    }
+
+    pub(super) fn of(shared: Shared) -> Self {
+        Self { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// Starts the evaluator on the Tokio runtime of the caller.
+    ///
+    /// If that runtime goes away, everybody who waits fails with
+    /// [`ShutDown`](AdmitError::ShutDown), and the admission may be started again on another.
+    ///
+    /// # Errors
+    ///
+    /// When it runs already, was stopped, or when there is no runtime or no timer here.
+    pub fn start(&self) -> Result<(), StartError> {
+        let check = |life: &Life| match life {
+            Life::Unstarted => Ok(()),
+            Life::Running(_) => Err(StartError::AlreadyStarted),
+            Life::Stopped | Life::Closed(_) => Err(StartError::Stopped),
+        };
+        self.shared().hold(|core, _| check(&core.life))?;
+        let runtime = Runtime::try_current().map_err(|_| StartError::NoRuntime)?;
+        // Tokio has no question for this; a sleep on a runtime without a timer panics as it is made.
+        catch_unwind(|| drop(tokio::time::sleep_until(Instant::now())))
+            .map_err(|_| StartError::NoTimer)?;
+        let generation = self.shared().hold(|core, out| {
+            check(&core.life)?;
+            core.generations += 1;
+            core.life = Life::Running(core.generations);
+            core.armed = None;
+            out.wake_evaluator = true;
+            Ok(core.generations)
+        })?;
+        // Outside the lock: a runtime that shuts down drops the task here and now.
+        let watch = evaluator::Watch::new(Arc::clone(self.shared()), generation);
+        runtime.spawn(evaluator::run(watch));
+        Ok(())
+    }
+
+    /// Stops for good: everybody who waits fails with [`ShutDown`](AdmitError::ShutDown), and so
+    /// does every later admit.
+    ///
+    /// Grants held, and grants that landed before and were not seen yet, settle as ever. A second
+    /// stop does nothing.
+    pub fn stop(&self) {
+        self.shared().hold(|core, out| {
+            let now = tick(core);
+            core.stop(now, out);
+        });
+    }
+
+    /// Resolves when nobody waits and nothing is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only watches.
+    pub async fn drained(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.shared().drained.notified());
+            // Registered before the look, so that a drain between the two is not missed.
+            changed.as_mut().enable();
+            if self.shared().hold(|core, _| core.is_drained()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Takes a whole demand, or waits for it holding nothing.
+    ///
+    /// The future takes its place in the line when it is first polled. See [`Admit`] for its
+    /// errors and its cancel safety.
+    pub fn admit(&self, demand: Demand) -> Admit {
+        Admit::new(self.clone(), demand)
+    }
+
+    /// Takes a whole demand if that can be done now, by the same rules as a newcomer that would
+    /// wait: it overtakes nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldWait`](TryAdmitError::WouldWait) names everything it is short on and leaves no trace.
+    pub fn try_admit(&self, demand: Demand) -> Result<Grant, TryAdmitError> {
+        self.shared().look_at_memory();
+        let mut asker = Asker { id: 0, demand, want: Want::Now };
+        match self.shared().arrive(&mut asker) {
+            Arrival::Granted(taken) => {
+                Ok(Grant::at_once(Arc::clone(self.shared()), asker.id, asker.demand, taken))
+            }
+            Arrival::WouldWait(shortages) => Err(TryAdmitError::WouldWait { shortages }),
+            Arrival::Failed(error) => Err(TryAdmitError::Admit(error)),
+            Arrival::Parked(_) | Arrival::NeedsWaker => {
+                unreachable!("an asker that wants to go now never waits")
+            }
+        }
+    }
+
+    /// Admits, runs the future, and settles: the permits return when it ends, however it ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`Admit`]; the future's own output is handed back as it is.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the line, or drops the future and then returns what it held.
+    pub async fn run<F: Future>(&self, demand: Demand, future: F) -> Result<F::Output, AdmitError> {
+        let grant = self.admit(demand).await?;
+        let output = future.await;
+        grant.release();
+        Ok(output)
+    }
+
+    /// How many jobs wait.
+    #[must_use]
+    pub fn queue_len(&self) -> usize {
+        self.shared().hold(|core, _| core.line.len())
+    }
+
+    /// Every step of every job from now on.
+    ///
+    /// Admission never waits for a subscriber: a slow one loses the oldest events and is told how
+    /// many ([`RecvError::Lagged`](broadcast::error::RecvError::Lagged)). Once somebody subscribed,
+    /// events are built for good; before, they cost nothing.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<LimiterEvent> {
+        let receiver = self.shared().publisher.subscribe();
+        self.shared().hold(|core, _| core.teller.watch());
+        receiver
+    }
+
+    /// How everything stands at this instant.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.shared().hold(|core, out| {
+            let now = tick(core);
+            core.snapshot(now, out)
+        });
+        snapshot.events_dropped = self.shared().publisher.dropped();
+        snapshot
+    }
+
+    /// Asserts the monitor's invariants.
+    ///
+    /// # Panics
+    ///
+    /// When one does not hold, which is a defect of this crate, or of an account.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check(&self) {
+        self.shared().hold(|core, _| core.check());
+    }
+}

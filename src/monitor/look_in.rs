@@ -1,0 +1,160 @@
+//! A look at the whole state for a reader: the snapshot.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::asking::{self, Asking};
+use super::core::Core;
+use super::line::Limit;
+use super::outbox::Outbox;
+use crate::account::AccountId;
+use crate::snapshot::{AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Unseen};
+use crate::sync::Arc;
+
+impl Core {
+    /// Everything there is to know, in one hold: no attempt is under way, so none shows.
+    pub(crate) fn snapshot(&mut self, now: Instant, out: &mut Outbox) -> Snapshot {
+        let known: Vec<_> = self
+            .records
+            .iter()
+            .filter_map(|(&id, record)| Some((id, record.account.upgrade()?)))
+            .collect();
+        let mut accounts: Vec<_> = known
+            .iter()
+            .map(|(id, account)| {
+                let link = account.link();
+                let reading = self.read_account(&**account, true, now, out);
+                let waiting = link.waiting();
+                AccountSnapshot {
+                    name: Arc::clone(link.name()),
+                    category: reading.category,
+                    capacity: reading.capacity,
+                    in_use: reading.in_use,
+                    waiting,
+                    oldest_wait: if waiting == 0 { None } else { self.oldest_wait(*id, now) },
+                    indicator: reading.indicator,
+                    summary: reading.summary,
+                    quarantined: link.is_quarantined(),
+                    holders: self.holders_of(*id, now),
+                }
+            })
+            .collect();
+        accounts.sort_by(|a, b| a.name.cmp(&b.name));
+        accounts.splice(0..0, self.valve_snapshot(now));
+        // Whoever else owned them may have let go meanwhile: their drop is not ours to run here.
+        out.accounts.extend(known.into_iter().map(|(_, account)| account));
+        let oldest = self.line.uncollected().next().map(|landing| landing.at);
+        Snapshot {
+            accounts,
+            waiting: self.line.len(),
+            head: self.head_snapshot(now),
+            held: self.held,
+            totals: self.tally.totals,
+            waits: self.tally.waits,
+            unseen: Unseen {
+                count: self.line.uncollected().count(),
+                oldest: oldest.map(|at| now.saturating_duration_since(at)),
+            },
+            events_dropped: 0,
+        }
+    }
+
+    fn head_snapshot(&mut self, now: Instant) -> Option<HeadSnapshot> {
+        let waiter = self.line.waiter(self.line.head()?)?;
+        let asking = Asking { id: waiter.id, now, head: None };
+        let mut short = Vec::new();
+        if asking::survey(&waiter.demand, asking, &mut short).is_err() {
+            short.clear();
+        }
+        Some(HeadSnapshot {
+            job: waiter.demand.job().cloned(),
+            age: now.saturating_duration_since(waiter.arrived),
+            shortages: self.shortages(&waiter.demand, asking, self.is_open(now), &short),
+        })
+    }
+
+    fn valve_snapshot(&self, now: Instant) -> Option<AccountSnapshot> {
+        let valve = self.valve.as_ref()?;
+        let first = self.line.iter().find_map(|waiter| {
+            waiter.holds.iter().find(|(limit, _)| *limit == Limit::Valve).map(|&(_, since)| since)
+        });
+        Some(AccountSnapshot {
+            name: Arc::clone(valve.link().name()),
+            category: valve.category(),
+            capacity: valve.capacity(),
+            in_use: valve.in_use(),
+            waiting: valve.link().waiting(),
+            oldest_wait: first.map(|since| now.saturating_duration_since(since)),
+            indicator: valve.indicator(now),
+            summary: valve.summary(now),
+            quarantined: false,
+            holders: Vec::new(),
+        })
+    }
+
+    /// How long the first waiter on an account has waited on it.
+    fn oldest_wait(&self, id: AccountId, now: Instant) -> Option<Duration> {
+        self.line
+            .iter()
+            .find_map(|waiter| {
+                let index = waiter.demand.position(id)? as u32;
+                let held = |&&(limit, _): &&(Limit, Instant)| limit == Limit::Entry(index);
+                waiter.holds.iter().find(held).map(|&(_, since)| since)
+            })
+            .map(|since| now.saturating_duration_since(since))
+    }
+
+    fn holders_of(&self, id: AccountId, now: Instant) -> Vec<HolderSnapshot> {
+        let mut holders: Vec<_> = self
+            .holders
+            .iter()
+            .flat_map(|holders| holders.values())
+            .filter_map(|holder| {
+                let index = holder.demand.position(id)?;
+                Some(HolderSnapshot {
+                    job: holder.demand.job().cloned(),
+                    amount: holder.demand.entries()[index].amount(),
+                    held_for: now.saturating_duration_since(holder.since),
+                })
+            })
+            .collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
+        holders
+    }
+
+    /// Asserts the numbered invariants of [`core`](super::core) that can be read off the state.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn check(&self) {
+        self.line.check();
+        let expiring = self.line.iter().filter(|waiter| waiter.expires.is_some()).count();
+        assert_eq!(expiring, self.expiries.len(), "6: every limit in time is filed, and no other");
+        assert!(
+            self.held >= self.line.uncollected().count(),
+            "4: what landed is held until it is settled"
+        );
+        if let Some(holders) = &self.holders {
+            assert_eq!(holders.len(), self.held, "4: every grant held is somebody's");
+        }
+        if self.line.is_empty() {
+            assert!(!self.turn.draining, "an empty line does not drain");
+            assert_eq!(self.walk.deadline(), None, "3: nobody waits for the clock");
+        }
+        for (id, record) in &self.records {
+            let Some(account) = record.account.upgrade() else { continue };
+            let here = self
+                .line
+                .iter()
+                .filter(|waiter| {
+                    waiter.demand.position(*id).is_some_and(|index| {
+                        let limit = Limit::Entry(index as u32);
+                        waiter.holds.iter().any(|&(held, _)| held == limit)
+                    })
+                })
+                .count();
+            let all = account.link().waiting();
+            let agrees = if account.link().is_shared() { here <= all } else { here == all };
+            assert!(agrees, "5: {} waits: {here} here, {all} counted", account.link().name());
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The monitor: one line, one lock, one evaluator.
+//!
+//! `core` and the files it is spread over (`pass`, `settle`, `teller`, `look_in`) are the engine:
+//! state and rules, with no lock and no clock. `face` locks, calls the engine, unlocks, and then
+//! does what the engine left in the `outbox`.
+
+mod admission;
+mod admit;
+mod asking;
+mod builder;
+mod core;
+mod evaluator;
+mod face;
+mod ids;
+mod line;
+mod look_in;
+mod outbox;
+mod pass;
+mod publisher;
+mod settle;
+mod taken;
+mod tally;
+mod teller;
+
+pub use admission::Admission;
+pub use admit::Admit;
+pub use builder::AdmissionBuilder;
+
+pub(crate) use core::Settlement;
+pub(crate) use face::Shared;
+pub(crate) use line::{Landing, Limit};
+pub(crate) use settle::panic_line;
+pub(crate) use taken::{Standing, Taken};
