@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use admit::ModelSpec;
 use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
-use crate::gauge::{Gauge, Gauges};
-use crate::jobs::Work;
+use crate::jobs::{Work, is_uncounted};
 use crate::ledger::Outcome;
-use crate::plan::{Job, Model};
+use crate::plan::Job;
+use crate::way::{Gauge, Way};
 
 /// The longest sleep on an empty bucket: what others give back meanwhile announces itself to no one.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -27,60 +28,32 @@ const NO_WAIT: Duration = Duration::from_millis(1);
 pub(crate) struct OneAtATime {
     http: Pool,
     database: Pool,
-    buckets: Vec<PlainBucket>,
+    models: Vec<ModelLimit>,
 }
 
 /// What a job holds when it has everything.
 struct Held {
     place: OwnedSemaphorePermit,
     permit: OwnedSemaphorePermit,
+    /// Of the model's own pool, where it has one.
+    call: Option<OwnedSemaphorePermit>,
+}
+
+/// What limits a model: tokens per minute, or so many calls at once.
+#[derive(Debug)]
+enum ModelLimit {
+    Bucket(PlainBucket),
+    Pool(Pool),
 }
 
 impl OneAtATime {
     /// Limits of the same size as those of an admission.
-    pub(crate) fn new(models: &[Model], http: u32, database: u32) -> Self {
+    pub(crate) fn new(models: &[ModelSpec], http: u32, database: u32) -> Self {
         Self {
             http: Pool::new("http", http),
             database: Pool::new("db:fanout", database),
-            buckets: models.iter().map(PlainBucket::new).collect(),
+            models: models.iter().map(ModelLimit::new).collect(),
         }
-    }
-
-    /// Does one job: takes its limits, asks, stores; again when the provider would not.
-    pub(crate) async fn run(&self, work: &Work, job: &Job) -> Outcome {
-        let bucket = &self.buckets[job.model];
-        for attempt in 1.. {
-            let taken = self.take(work, job);
-            let Some(held) = work.stop.run_until_cancelled(taken).await else {
-                return Outcome::Unfinished;
-            };
-            let running = work.ledger.running();
-            let reply = match work.ask(job).await {
-                Ok(reply) => reply,
-                Err(reason) => return Outcome::Failed(reason),
-            };
-            drop(held.place);
-            let failure = match reply.answer {
-                Ok(answer) => {
-                    if let Some(usage) = answer.usage {
-                        bucket.settle(job.reservation, usage.total());
-                    }
-                    let outcome = work.keep(job, &answer, attempt).await;
-                    drop(held.permit);
-                    return outcome;
-                }
-                Err(failure) => failure,
-            };
-            if matches!(failure.status, Some(429 | 529)) {
-                bucket.settle(job.reservation, 0);
-            }
-            drop(held.permit);
-            drop(running);
-            if let Some(outcome) = work.pause(job, attempt, &failure).await {
-                return outcome;
-            }
-        }
-        unreachable!("the pause ends the attempts")
     }
 
     async fn take(&self, work: &Work, job: &Job) -> Held {
@@ -97,18 +70,92 @@ impl OneAtATime {
         let permit = self.database.take().await;
         note(&self.database.name, held_since);
         let start = Instant::now();
-        let bucket = &self.buckets[job.model];
-        bucket.take(job.reservation).await;
-        note(&bucket.name, start);
+        let call = match &self.models[job.model] {
+            ModelLimit::Bucket(bucket) => {
+                bucket.take(job.reservation).await;
+                note(&bucket.name, start);
+                None
+            }
+            ModelLimit::Pool(pool) => {
+                let call = pool.take().await;
+                note(&pool.name, start);
+                Some(call)
+            }
+        };
         work.ledger.held_idle(held_since.elapsed());
-        Held { place, permit }
+        Held { place, permit, call }
+    }
+
+    /// Gives back what the job reserved of its model's tokens and has not used.
+    fn settle(&self, job: &Job, used: u64) {
+        if let ModelLimit::Bucket(bucket) = &self.models[job.model] {
+            bucket.settle(job.reservation, used);
+        }
     }
 }
 
-impl Gauges for OneAtATime {
-    fn read(&self) -> Vec<Gauge> {
-        let buckets = self.buckets.iter().map(PlainBucket::gauge);
-        buckets.chain([self.http.gauge(), self.database.gauge()]).collect()
+impl Way for OneAtATime {
+    const NAME: &'static str = "one at a time, holding the earlier ones";
+
+    async fn run(&self, work: &Work, job: &Job) -> Outcome {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let taken = self.take(work, job);
+            let Some(held) = work.stop.run_until_cancelled(taken).await else {
+                return Outcome::Unfinished;
+            };
+            let running = work.ledger.running();
+            let reply = match work.ask(job).await {
+                Ok(reply) => reply,
+                Err(reason) => {
+                    self.settle(job, 0);
+                    return Outcome::Failed(reason);
+                }
+            };
+            drop((held.place, held.call));
+            let failure = match reply.answer {
+                Ok(answer) => {
+                    if let Some(usage) = answer.usage {
+                        self.settle(job, usage.total());
+                    }
+                    let outcome = work.keep(job, &answer, attempt).await;
+                    drop(held.permit);
+                    return outcome;
+                }
+                Err(failure) => failure,
+            };
+            if is_uncounted(&failure) {
+                self.settle(job, 0);
+            }
+            drop((held.permit, running));
+            if let Some(outcome) = work.pause(job, attempt, &failure).await {
+                return outcome;
+            }
+        }
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let models = self.models.iter().map(|model| match model {
+            ModelLimit::Bucket(bucket) => bucket.gauge(),
+            ModelLimit::Pool(pool) => pool.gauge(),
+        });
+        models.chain([self.http.gauge(), self.database.gauge()]).collect()
+    }
+
+    /// The jobs watch the token themselves: there is nobody else to tell.
+    fn stop(&self) {}
+
+    /// Nothing outlives the jobs.
+    async fn drained(&self) {}
+}
+
+impl ModelLimit {
+    fn new(spec: &ModelSpec) -> Self {
+        match spec.max_concurrent {
+            None => Self::Bucket(PlainBucket::new(spec)),
+            Some(calls) => Self::Pool(Pool::new(&spec.id, calls)),
+        }
     }
 }
 
@@ -143,6 +190,7 @@ impl Pool {
             in_use: u64::from(self.size) - self.permits.available_permits() as u64,
             capacity: u64::from(self.size),
             waiting: self.waiting.load(Ordering::Relaxed),
+            unit: "",
             oldest: None,
             note: None,
         }
@@ -180,11 +228,11 @@ impl Levels {
 }
 
 impl PlainBucket {
-    fn new(model: &Model) -> Self {
-        let requests = f64::from(model.requests_per_minute);
-        let tokens = model.tokens_per_minute as f64;
+    fn new(model: &ModelSpec) -> Self {
+        let limits = model.limits();
+        let (requests, tokens) = (f64::from(limits.requests), limits.tokens as f64);
         Self {
-            name: model.name.clone(),
+            name: model.id.clone(),
             requests_per_minute: requests,
             tokens_per_minute: tokens,
             levels: Mutex::new(Levels { requests, tokens, at: Instant::now() }),
@@ -243,6 +291,7 @@ impl PlainBucket {
             in_use: (self.tokens_per_minute - left).round() as u64,
             capacity: self.tokens_per_minute as u64,
             waiting: self.waiting.load(Ordering::Relaxed),
+            unit: "",
             oldest: None,
             note: None,
         }
@@ -270,8 +319,8 @@ mod tests {
     use super::*;
 
     fn bucket(requests_per_minute: u32, tokens_per_minute: u64) -> PlainBucket {
-        let name = "m".to_owned();
-        PlainBucket::new(&Model { name, requests_per_minute, tokens_per_minute })
+        let model = ModelSpec::new("m", tokens_per_minute);
+        PlainBucket::new(&model.with_requests_per_minute(requests_per_minute))
     }
 
     #[tokio::test(start_paused = true)]

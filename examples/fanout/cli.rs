@@ -58,6 +58,23 @@ pub(crate) struct Args {
     #[arg(long = "model", value_name = "NAME", help_heading = "Provider", value_parser = not_blank)]
     pub(crate) models: Vec<String>,
 
+    /// TOML file of models with their limits, in place of the two flags that follow
+    ///
+    /// A list of [[model]] tables with id, tokens_per_minute or max_concurrent, and optionally
+    /// requests_per_minute. --model chooses among them; without it each gets its share.
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Limits",
+        value_hint = ValueHint::FilePath,
+        conflicts_with_all = ["requests_per_minute", "tokens_per_minute"]
+    )]
+    pub(crate) catalog: Option<PathBuf>,
+
+    /// Start jobs without a look at the memory that is in use
+    #[arg(long, help_heading = "Limits")]
+    pub(crate) no_memory_gate: bool,
+
     /// Requests each model may take a minute [default: 500; of the stand-in: one for each job]
     #[arg(
         long,

@@ -1,10 +1,9 @@
 //! A client of a chat-completions endpoint, as much of one as a summary needs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use admit::UpstreamFailure;
-use reqwest::header::HeaderMap;
+use admit::{RateLimitInfo, UpstreamFailure};
 use reqwest::{StatusCode, Url};
 use serde_json::{Value, json};
 
@@ -29,8 +28,8 @@ pub(crate) struct Client {
 pub(crate) struct Reply {
     /// The summary, or why there is none.
     pub(crate) answer: Result<Answer, UpstreamFailure>,
-    /// The headers of the response; empty when there was none.
-    pub(crate) headers: HeaderMap,
+    /// What the response's headers say about the provider's limits.
+    pub(crate) limits: RateLimitInfo,
 }
 
 /// A summary and what it cost.
@@ -128,30 +127,31 @@ impl Client {
             ],
         });
         let request = self.authorised(self.http.post(self.url("chat/completions"))).json(&body);
-        let no_response = |error: &reqwest::Error, headers| Reply {
+        let no_response = |error: &reqwest::Error, limits| Reply {
             answer: Err(UpstreamFailure::no_response(model, reason(error))),
-            headers,
+            limits,
         };
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return no_response(&error, HeaderMap::new()),
+            Err(error) => return no_response(&error, RateLimitInfo::default()),
         };
         let (status, headers) = (response.status(), response.headers().clone());
         let body = match response.text().await {
             Ok(body) => body,
-            Err(error) => return no_response(&error, headers),
+            Err(error) => return no_response(&error, RateLimitInfo::default()),
         };
+        let now = SystemTime::now();
+        let limits = RateLimitInfo::from_response(status.as_u16(), &headers, &body, now);
         let answer = if status.is_success() {
             read_answer(&body)
                 .ok_or_else(|| UpstreamFailure::no_response(model, "an answer without a summary"))
         } else {
-            let mut failure = UpstreamFailure::status(status.as_u16(), model, message(&body));
-            if let Some(after) = retry_after(&headers) {
-                failure = failure.with_retry_after(after);
-            }
+            let status = status.as_u16();
+            let mut failure = UpstreamFailure::from_response(status, model, &headers, &body, now);
+            failure.message = message(&body);
             Err(failure)
         };
-        Reply { answer, headers }
+        Reply { answer, limits }
     }
 
     fn wants_the_newer_name(&self, reply: &Reply) -> bool {
@@ -193,18 +193,13 @@ fn read_answer(body: &str) -> Option<Answer> {
 fn message(body: &str) -> String {
     let parsed: Value = serde_json::from_str(body).unwrap_or_default();
     let error = &parsed["error"];
-    match (error["message"].as_str(), error["code"].as_str()) {
+    let text = match (error["message"].as_str(), error["code"].as_str()) {
         (Some(message), Some(code)) => format!("{message} ({code})"),
         (Some(message), None) => message.to_owned(),
-        _ => body.split_whitespace().collect::<Vec<_>>().join(" "),
-    }
-}
-
-/// How long the server asks to be left alone; the finer of the two headers first.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|ms| ms / 1_000.0).or_else(|| number("retry-after"));
-    Duration::try_from_secs_f64(seconds?).ok()
+        _ => body.to_owned(),
+    };
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.chars().take(UpstreamFailure::MAX_MESSAGE).collect()
 }
 
 #[cfg(test)]
@@ -232,20 +227,6 @@ mod tests {
         let body = r#"{"error":{"message":"slow down","code":"insufficient_quota"}}"#;
         assert_eq!(message(body), "slow down (insufficient_quota)");
         assert_eq!(message("<h1>Bad\n gateway</h1>"), "<h1>Bad gateway</h1>");
-    }
-
-    #[test]
-    fn the_finer_retry_after_wins_and_nonsense_is_none() {
-        let mut headers = HeaderMap::new();
-        headers.insert("retry-after", "2".parse().unwrap());
-        assert_eq!(retry_after(&headers), Some(Duration::from_secs(2)));
-        headers.insert("retry-after-ms", "1250".parse().unwrap());
-        assert_eq!(retry_after(&headers), Some(Duration::from_millis(1_250)));
-        for bad in ["-1", "nan", "soon", "1e300"] {
-            let mut headers = HeaderMap::new();
-            headers.insert("retry-after", bad.parse().unwrap());
-            assert_eq!(retry_after(&headers), None, "{bad}");
-        }
     }
 
     #[test]

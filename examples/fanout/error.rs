@@ -18,6 +18,10 @@ pub(crate) enum Fatal {
          --tokens-per-minute, or lower --max-input or --max-output"
     )]
     NeverFits { path: String, wanted: u64, model: String, budget: u64 },
+    #[error("{0}")]
+    Catalog(String),
+    #[error("the catalog {} has no model `{model}`", .path.display())]
+    NotInCatalog { path: PathBuf, model: String },
     #[error("cannot use the database {}: {reason}", .path.display())]
     Database { path: PathBuf, reason: String },
     #[error("not a URL with http or https: {0}")]

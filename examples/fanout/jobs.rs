@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use admit::UpstreamFailure;
+use admit::{FailureKind, ModelSpec, UpstreamFailure};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -11,13 +11,15 @@ use crate::client::{Answer, Client, Reply};
 use crate::dice::Dice;
 use crate::files::{Content, read};
 use crate::ledger::{Ledger, Outcome};
-use crate::plan::{Job, Model};
+use crate::plan::Job;
 use crate::store::{Store, Summary};
 
 /// The first pause before another try, when the provider does not say how long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+/// The longest a provider may send a job away.
+const LONGEST_ASKED: Duration = Duration::from_secs(600);
 
 /// Everything the jobs of a run work with, but their limits.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ pub(crate) struct Work {
     /// Where they are counted.
     pub(crate) ledger: Ledger,
     /// The models there are.
-    pub(crate) models: Vec<Model>,
+    pub(crate) models: Vec<ModelSpec>,
     /// Bytes of a file that are sent at most.
     pub(crate) max_bytes: u64,
     /// Tokens of an answer.
@@ -57,7 +59,7 @@ impl Work {
             Ok(Content::Empty | Content::NotText) => return Err("is no text any more".to_owned()),
             Err(error) => return Err(format!("cannot be read any more: {error}")),
         };
-        let model = &self.models[job.model].name;
+        let model = &self.models[job.model].id;
         let reply = self.client.summarise(model, &job.path, &text, self.max_output).await;
         match &reply.answer {
             Ok(answer) => self.ledger.answered(job.model, answer.usage),
@@ -70,7 +72,7 @@ impl Work {
     pub(crate) async fn keep(&self, job: &Job, answer: &Answer, attempts: u32) -> Outcome {
         let summary = Summary {
             path: &job.path,
-            model: &self.models[job.model].name,
+            model: &self.models[job.model].id,
             text: &answer.text,
             usage: answer.usage,
             attempts,
@@ -105,12 +107,18 @@ impl Work {
     }
 }
 
+/// Whether a call that failed so was turned away before it cost a token. Of any other failed call
+/// nobody knows what it cost, so what was reserved for it stays spent.
+pub(crate) const fn is_uncounted(failure: &UpstreamFailure) -> bool {
+    matches!(failure.kind, FailureKind::RateLimit | FailureKind::Overload | FailureKind::Rejected)
+}
+
 /// How long to stay away after the attempt of that number: as long as the server asks, else twice
 /// as long each time, and up to a half more, so that those refused together do not return together.
 fn pause_after(attempt: u32, asked: Option<Duration>, dice: &mut Dice) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST_PAUSE);
     match asked {
-        Some(asked) => asked + doubled.min(FIRST_PAUSE).mul_f64(dice.fraction()),
+        Some(asked) => asked.min(LONGEST_ASKED) + doubled.min(FIRST_PAUSE).mul_f64(dice.fraction()),
         None => doubled.mul_f64(1.0 + dice.fraction() / 2.0),
     }
 }

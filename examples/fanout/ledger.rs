@@ -82,10 +82,15 @@ pub(crate) enum Outcome {
 }
 
 impl Ledger {
-    /// A ledger for so many models and these accounts.
-    pub(crate) fn new(models: usize, accounts: impl IntoIterator<Item = String>) -> Self {
-        let waits = accounts.into_iter().map(|name| (name, Waits::default())).collect();
-        Self(Mutex::new(Totals { tokens: vec![0; models], waits, ..Totals::default() }))
+    /// A ledger for so many models.
+    pub(crate) fn new(models: usize) -> Self {
+        Self(Mutex::new(Totals { tokens: vec![0; models], ..Totals::default() }))
+    }
+
+    /// The accounts there are, in the order in which their waits are to be told.
+    pub(crate) fn list_accounts(&self, names: impl IntoIterator<Item = String>) {
+        let waits = names.into_iter().map(|name| (name, Waits::default())).collect();
+        self.write(|totals| totals.waits = waits);
     }
 
     fn write<R>(&self, change: impl FnOnce(&mut Totals) -> R) -> R {
@@ -185,7 +190,7 @@ mod tests {
 
     #[test]
     fn failures_are_counted_by_what_they_say() {
-        let ledger = Ledger::new(1, []);
+        let ledger = Ledger::new(1);
         for status in [429, 429, 529, 500, 404] {
             ledger.refused(&UpstreamFailure::status(status, "m", ""));
         }
@@ -197,7 +202,8 @@ mod tests {
 
     #[test]
     fn only_those_that_waited_make_the_mean() {
-        let ledger = Ledger::new(1, ["http".to_owned(), "db".to_owned()]);
+        let ledger = Ledger::new(1);
+        ledger.list_accounts(["http".to_owned(), "db".to_owned()]);
         ledger.waited("db", Duration::from_secs(1));
         ledger.waited("db", Duration::from_secs(3));
         let waits = ledger.totals().waits;
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_job_counts_as_running_for_as_long_as_its_guard_lives() {
-        let ledger = Ledger::new(1, []);
+        let ledger = Ledger::new(1);
         let running = ledger.running();
         assert_eq!(ledger.totals().running, 1);
         drop(running);

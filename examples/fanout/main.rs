@@ -11,6 +11,7 @@
 //! and the longest answer), a place in the HTTP pool, a database permit. Without `--endpoint` a
 //! stand-in provider on a loopback port answers.
 
+mod admitted;
 mod baseline;
 mod cli;
 mod client;
@@ -18,7 +19,6 @@ mod dice;
 mod error;
 mod figures;
 mod files;
-mod gauge;
 mod jobs;
 mod ledger;
 mod meter;
@@ -28,6 +28,7 @@ mod provider;
 mod report;
 mod run;
 mod store;
+mod way;
 
 use std::process::ExitCode;
 

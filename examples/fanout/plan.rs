@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use admit::{Catalog, ModelSpec};
+
 use crate::cli::Args;
 use crate::error::Fatal;
 use crate::files::TextFile;
@@ -25,17 +27,6 @@ about it.";
 /// Tokens of a question around the file's own text: the instruction, the path, the roles.
 const AROUND: u64 = INSTRUCTION.len() as u64 / BYTES_A_TOKEN + 16;
 
-/// One model and its limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Model {
-    /// The name it is asked under.
-    pub(crate) name: String,
-    /// Requests a minute.
-    pub(crate) requests_per_minute: u32,
-    /// Tokens a minute, in and out together.
-    pub(crate) tokens_per_minute: u64,
-}
-
 /// One file to be summarised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -55,7 +46,7 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The models, in the order of their share.
-    pub(crate) models: Vec<Model>,
+    pub(crate) models: Vec<ModelSpec>,
     /// The jobs, in path order.
     pub(crate) jobs: Vec<Job>,
 }
@@ -67,8 +58,8 @@ impl Plan {
     ///
     /// When one of the jobs wants more than its model has in a whole minute.
     pub(crate) fn new(args: &Args, files: Vec<TextFile>) -> Result<Self, Fatal> {
-        let names = args.models();
-        let share = files.len().div_ceil(names.len());
+        let choice = Choice::of(args)?;
+        let share = files.len().div_ceil(choice.len());
         let jobs: Vec<Job> = files
             .into_iter()
             .enumerate()
@@ -80,36 +71,66 @@ impl Plan {
                 path: file.path,
             })
             .collect();
-        let models = names
-            .into_iter()
-            .enumerate()
-            .map(|(index, name)| {
-                let reservations =
-                    jobs.iter().filter(|job| job.model == index).map(|job| job.reservation);
-                limits(args, name, reservations)
-            })
-            .collect();
+        let models = match choice {
+            Choice::Catalog(specs) => specs,
+            Choice::Names(names) => names
+                .into_iter()
+                .enumerate()
+                .map(|(index, name)| {
+                    let of_it = jobs.iter().filter(|job| job.model == index);
+                    spec(args, name, of_it.map(|job| job.reservation))
+                })
+                .collect(),
+        };
         let plan = Self { models, jobs };
         plan.check()?;
         Ok(plan)
     }
 
     fn check(&self) -> Result<(), Fatal> {
-        let Some(job) = self
-            .jobs
-            .iter()
-            .filter(|job| job.reservation > self.models[job.model].tokens_per_minute)
-            .max_by_key(|job| job.reservation)
-        else {
-            return Ok(());
+        let never_fits = |job: &&Job| {
+            let model = &self.models[job.model];
+            model.max_concurrent.is_none() && job.reservation > model.tokens_per_minute
         };
-        let model = &self.models[job.model];
-        Err(Fatal::NeverFits {
-            path: job.path.clone(),
-            wanted: job.reservation,
-            model: model.name.clone(),
-            budget: model.tokens_per_minute,
+        let largest = self.jobs.iter().filter(never_fits).max_by_key(|job| job.reservation);
+        largest.map_or(Ok(()), |job| {
+            let model = &self.models[job.model];
+            Err(Fatal::NeverFits {
+                path: job.path.clone(),
+                wanted: job.reservation,
+                model: model.id.clone(),
+                budget: model.tokens_per_minute,
+            })
         })
+    }
+}
+
+/// The models a run asks: with limits of their own, or only by name.
+enum Choice {
+    Catalog(Vec<ModelSpec>),
+    Names(Vec<String>),
+}
+
+impl Choice {
+    /// The models of the catalog that were named, or all of them; without one, those named.
+    fn of(args: &Args) -> Result<Self, Fatal> {
+        let Some(path) = &args.catalog else { return Ok(Self::Names(args.models())) };
+        let catalog = Catalog::load(path).map_err(|error| Fatal::Catalog(error.to_string()))?;
+        if args.models.is_empty() {
+            return Ok(Self::Catalog(catalog.models().to_vec()));
+        }
+        let named = args.models().into_iter().map(|name| {
+            let spec = catalog.model(&name).cloned();
+            spec.ok_or_else(|| Fatal::NotInCatalog { path: path.clone(), model: name })
+        });
+        Ok(Self::Catalog(named.collect::<Result<_, _>>()?))
+    }
+
+    const fn len(&self) -> usize {
+        match self {
+            Self::Catalog(specs) => specs.len(),
+            Self::Names(names) => names.len(),
+        }
     }
 }
 
@@ -119,7 +140,7 @@ fn estimate(file: &TextFile) -> u64 {
 }
 
 /// The limits a model is used under; of the stand-in, by default, in proportion to the work.
-fn limits(args: &Args, name: String, reservations: impl Iterator<Item = u64>) -> Model {
+fn spec(args: &Args, name: String, reservations: impl Iterator<Item = u64>) -> ModelSpec {
     let (mut jobs, mut work, mut largest) = (0_u32, 0, 0);
     for reservation in reservations {
         jobs = jobs.saturating_add(1);
@@ -131,11 +152,8 @@ fn limits(args: &Args, name: String, reservations: impl Iterator<Item = u64>) ->
     } else {
         (jobs.max(60), (work / 2).max(largest).max(1).div_ceil(1_000) * 1_000)
     };
-    Model {
-        name,
-        requests_per_minute: args.requests_per_minute.unwrap_or(requests),
-        tokens_per_minute: args.tokens_per_minute.unwrap_or(tokens),
-    }
+    ModelSpec::new(name, args.tokens_per_minute.unwrap_or(tokens))
+        .with_requests_per_minute(args.requests_per_minute.unwrap_or(requests))
 }
 
 #[cfg(test)]
@@ -178,7 +196,7 @@ mod tests {
         let many = plan("--model a", files(100, 3_000)).unwrap();
         let work: u64 = many.jobs.iter().map(|job| job.reservation).sum();
         assert_eq!(many.models[0].tokens_per_minute, (work / 2).div_ceil(1_000) * 1_000);
-        assert_eq!(many.models[0].requests_per_minute, 100);
+        assert_eq!(many.models[0].requests_per_minute, Some(100));
         let one = plan("--model a", files(1, 9_000)).unwrap();
         assert!(one.models[0].tokens_per_minute >= one.jobs[0].reservation);
     }
@@ -188,5 +206,27 @@ mod tests {
         let error = plan("--tokens-per-minute 500", files(3, 3_000)).unwrap_err().to_string();
         assert!(error.contains("--tokens-per-minute") && error.contains("500"), "{error}");
         assert_eq!(error.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_catalog_names_the_models_and_their_limits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("models.toml");
+        let text = "[[model]]\nid = \"a\"\ntokens_per_minute = 9000\n\n\
+                    [[model]]\nid = \"b\"\nmax_concurrent = 2\n";
+        std::fs::write(&path, text).unwrap();
+        let with =
+            |more: &str| plan(&format!("--catalog {} {more}", path.display()), files(4, 30_000));
+        let error = with("").unwrap_err().to_string();
+        assert!(error.contains("9000"), "{error}");
+        let local = with("--model b").unwrap();
+        assert_eq!(local.models[0].max_concurrent, Some(2));
+        let error = with("--model c").unwrap_err().to_string();
+        assert!(error.contains('c') && error.contains("models.toml"), "{error}");
+
+        std::fs::write(&path, "[[model]]\nname = 3").unwrap();
+        let error = with("").unwrap_err().to_string();
+        assert!(error.contains("models.toml, line"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
     }
 }

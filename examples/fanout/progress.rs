@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval};
 
 use crate::figures::{count, grouped, seconds};
-use crate::gauge::{Gauge, Gauges};
 use crate::jobs::Work;
 use crate::ledger::Totals;
+use crate::way::{Gauge, Way};
 
 /// How often the live lines are renewed.
 const FRAME: Duration = Duration::from_millis(100);
@@ -50,19 +50,14 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Begins to show a run of so many jobs.
-    pub(crate) fn start(
-        show: Show,
-        jobs: usize,
-        work: &Arc<Work>,
-        gauges: Arc<dyn Gauges>,
-    ) -> Self {
+    pub(crate) fn start(show: Show, jobs: usize, work: &Arc<Work>, way: Arc<impl Way>) -> Self {
         let work = Arc::clone(work);
         match show {
             Show::Nothing => Self { task: None, bars: None },
-            Show::Lines => Self { task: Some(tokio::spawn(lines(jobs, work, gauges))), bars: None },
+            Show::Lines => Self { task: Some(tokio::spawn(lines(jobs, work, way))), bars: None },
             Show::Bars => {
                 let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-                let task = tokio::spawn(live(bars.clone(), jobs, work, gauges));
+                let task = tokio::spawn(live(bars.clone(), jobs, work, way));
                 Self { task: Some(task), bars: Some(bars) }
             }
         }
@@ -81,7 +76,7 @@ impl Drop for Progress {
     }
 }
 
-async fn lines(jobs: usize, work: Arc<Work>, gauges: Arc<dyn Gauges>) {
+async fn lines(jobs: usize, work: Arc<Work>, way: Arc<impl Way>) {
     let start = Instant::now();
     let mut ticks = interval(LINE);
     ticks.tick().await;
@@ -94,15 +89,15 @@ async fn lines(jobs: usize, work: Arc<Work>, gauges: Arc<dyn Gauges>) {
             totals.done,
             state(&totals, work.stop.is_cancelled())
         );
-        for gauge in gauges.read() {
+        for gauge in way.gauges() {
             let _ = write!(line, " | {} {}", gauge.name, reading(&gauge));
         }
         eprintln!("{line}");
     }
 }
 
-async fn live(bars: MultiProgress, jobs: usize, work: Arc<Work>, gauges: Arc<dyn Gauges>) {
-    let widest = gauges.read().iter().map(|gauge| gauge.name.chars().count()).max().unwrap_or(0);
+async fn live(bars: MultiProgress, jobs: usize, work: Arc<Work>, way: Arc<impl Way>) {
+    let widest = way.gauges().iter().map(|gauge| gauge.name.chars().count()).max().unwrap_or(0);
     let style = |colour: &str| {
         let template = format!("{{prefix:<{widest}}} {{bar:24.{colour}/dim}} {{wide_msg}}");
         let style = ProgressStyle::with_template(&template);
@@ -113,7 +108,7 @@ async fn live(bars: MultiProgress, jobs: usize, work: Arc<Work>, gauges: Arc<dyn
     };
     let files = bar(jobs as u64, "files".to_owned(), "green");
     let accounts: Vec<_> =
-        gauges.read().into_iter().map(|gauge| bar(gauge.capacity, gauge.name, "cyan")).collect();
+        way.gauges().into_iter().map(|gauge| bar(gauge.capacity, gauge.name, "cyan")).collect();
     let start = Instant::now();
     let mut ticks = interval(FRAME);
     loop {
@@ -122,7 +117,7 @@ async fn live(bars: MultiProgress, jobs: usize, work: Arc<Work>, gauges: Arc<dyn
         let state = state(&totals, work.stop.is_cancelled());
         files.set_position((totals.done + totals.failed) as u64);
         files.set_message(format!("{}/{jobs}, {}, {state}", totals.done, seconds(start.elapsed())));
-        for (bar, gauge) in accounts.iter().zip(gauges.read()) {
+        for (bar, gauge) in accounts.iter().zip(way.gauges()) {
             bar.set_length(gauge.capacity);
             bar.set_position(gauge.in_use);
             bar.set_message(reading(&gauge));
@@ -151,7 +146,8 @@ fn state(totals: &Totals, stopping: bool) -> String {
 
 /// An account's numbers.
 fn reading(gauge: &Gauge) -> String {
-    let mut text = format!("{} of {}", grouped(gauge.in_use), grouped(gauge.capacity));
+    let (in_use, capacity) = (grouped(gauge.in_use), grouped(gauge.capacity));
+    let mut text = format!("{in_use} of {capacity}{}", gauge.unit);
     if gauge.waiting > 0 {
         let _ = write!(text, ", {} waiting", gauge.waiting);
     }
@@ -174,6 +170,7 @@ mod tests {
             name: "m".to_owned(),
             in_use: 1_200,
             capacity: 20_000,
+            unit: "",
             waiting: 0,
             oldest: None,
             note: None,

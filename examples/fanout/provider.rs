@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use admit::ModelSpec;
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -21,10 +22,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::dice::{Dice, fingerprint};
 use crate::meter::{Budget, Meter, Reading, Refusal, Standing};
-use crate::plan::Model;
 
 /// Milliseconds a token of the answer takes to write.
 const MS_A_TOKEN: u64 = 6;
+
+/// Tokens a minute of a model that has no limit of them: more than anybody can ask for.
+const UNLIMITED: u64 = 1 << 50;
 
 /// How the stand-in behaves.
 #[derive(Clone, Debug)]
@@ -78,11 +81,15 @@ impl StandIn {
     /// # Errors
     ///
     /// When no port can be had.
-    pub(crate) async fn start(models: &[Model], character: Character) -> io::Result<Self> {
+    pub(crate) async fn start(models: &[ModelSpec], character: Character) -> io::Result<Self> {
         let now = Instant::now();
         let meters = models.iter().map(|model| {
-            let requests = u64::from(model.requests_per_minute);
-            (model.name.clone(), Meter::new(requests, model.tokens_per_minute, now))
+            let (requests, tokens) = match model.max_concurrent {
+                None => (u64::from(model.limits().requests), model.limits().tokens),
+                // Limited by its caller, not by the minute.
+                Some(_) => (u64::from(u32::MAX), UNLIMITED),
+            };
+            (model.id.clone(), Meter::new(requests, tokens, now))
         });
         let books =
             Books { meters: meters.collect(), seen: Seen::default(), asked: HashMap::new() };
@@ -341,8 +348,8 @@ fn span(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn model(requests_per_minute: u32, tokens_per_minute: u64) -> Model {
-        Model { name: "m".to_owned(), requests_per_minute, tokens_per_minute }
+    fn model(requests_per_minute: u32, tokens_per_minute: u64) -> ModelSpec {
+        ModelSpec::new("m", tokens_per_minute).with_requests_per_minute(requests_per_minute)
     }
 
     fn character(chaos: u8) -> Character {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use admit::ModelSpec;
+
 use crate::figures::{count, grouped, seconds};
 use crate::files::Skipped;
 use crate::ledger::Totals;
-use crate::plan::Model;
 use crate::provider::Seen;
 
 /// What a run came to. Its `Display` is the table.
@@ -20,7 +21,7 @@ pub(crate) struct Report {
     /// From the first job's start to the last one's end.
     pub(crate) wall: Duration,
     /// The models and their budgets.
-    pub(crate) models: Vec<Model>,
+    pub(crate) models: Vec<ModelSpec>,
     /// Files that were passed over.
     pub(crate) skipped: Skipped,
     /// Files that were sent in part.
@@ -86,7 +87,7 @@ impl Report {
     }
 
     /// What a model's budget was worth: it is full at the start, and fills as time goes by.
-    fn budget(&self, model: &Model) -> u64 {
+    fn budget(&self, model: &ModelSpec) -> u64 {
         let minutes = 1.0 + self.wall.as_secs_f64() / 60.0;
         (model.tokens_per_minute as f64 * minutes) as u64
     }
@@ -103,19 +104,23 @@ impl fmt::Display for Report {
         row("wall time", &seconds(self.wall))?;
         row("calls", &self.calls())?;
 
-        let names = self.models.iter().map(|model| &model.name);
+        let names = self.models.iter().map(|model| &model.id);
         let names = names.chain(self.totals.waits.iter().map(|(name, _)| name));
         let widest = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let heads = |head: &'static str| std::iter::once(head).chain(std::iter::repeat(""));
         for (head, (model, &used)) in
             heads("tokens").zip(self.models.iter().zip(&self.totals.tokens))
         {
-            let budget = self.budget(model);
-            let share = used as f64 * 100.0 / budget.max(1) as f64;
-            let (used, budget) = (grouped(used), grouped(budget));
-            let name = &model.name;
-            let text = format!("{name:<widest$}  {used:>9} used of {budget} ({share:.0} %)");
-            row(head, &text)?;
+            let of_budget = match model.max_concurrent {
+                None => {
+                    let budget = self.budget(model);
+                    let share = used as f64 * 100.0 / budget.max(1) as f64;
+                    format!(" of {} ({share:.0} %)", grouped(budget))
+                }
+                Some(_) => String::new(),
+            };
+            let (name, used) = (&model.id, grouped(used));
+            row(head, &format!("{name:<widest$}  {used:>9} used{of_budget}"))?;
         }
         for (head, (name, waits)) in heads("waits").zip(&self.totals.waits) {
             let text = if waits.count == 0 {
@@ -179,11 +184,7 @@ mod tests {
                 ..Totals::default()
             },
             wall: Duration::from_secs(30),
-            models: vec![Model {
-                name: "m".to_owned(),
-                requests_per_minute: 10,
-                tokens_per_minute: 2_000,
-            }],
+            models: vec![ModelSpec::new("m", 2_000)],
             skipped: Skipped { not_text: 1, ..Skipped::default() },
             cut: 0,
             seen: None,

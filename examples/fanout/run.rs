@@ -3,24 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use admit::ModelSpec;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::admitted::AllAtOnce;
 use crate::baseline::OneAtATime;
 use crate::cli::Args;
 use crate::client::Client;
 use crate::error::Fatal;
 use crate::figures::count;
 use crate::files;
-use crate::gauge::Gauges;
 use crate::jobs::Work;
 use crate::ledger::{Ledger, Outcome};
-use crate::plan::{BYTES_A_TOKEN, Job, Model, Plan};
+use crate::plan::{BYTES_A_TOKEN, Job, Plan};
 use crate::progress::{Progress, Show};
 use crate::provider::{Character, StandIn};
 use crate::report::Report;
 use crate::store::Store;
+use crate::way::Way;
 
 /// Does everything the command line asks for. Cancelling `stop` ends it early: what is in flight
 /// is still answered and stored, nothing else begins.
@@ -34,8 +36,6 @@ pub(crate) async fn run(args: &Args, show: Show, stop: CancellationToken) -> Res
     let max_bytes = u64::from(args.max_input) * BYTES_A_TOKEN;
     let found = files::collect(&folder, max_bytes, args.limit)?;
     let Plan { models, jobs } = Plan::new(args, found.files)?;
-    let store = Store::open(&args.database(), &folder, args.database_connections).await?;
-
     let (stand_in, client) = match &args.endpoint {
         Some(endpoint) => (None, Client::new(endpoint, args.key()?, args.call_timeout())?),
         None => {
@@ -45,19 +45,17 @@ pub(crate) async fn run(args: &Args, show: Show, stop: CancellationToken) -> Res
         }
     };
     client.check().await?;
+    let store = Store::open(&args.database(), &folder, args.database_connections).await?;
     if show != Show::Nothing {
         let whom = args.endpoint.as_deref().unwrap_or("a stand-in provider");
         let (files, models) = (count(jobs.len(), "file"), count(models.len(), "model"));
         eprintln!("{files} under {}, {models} of {whom}", folder.display());
     }
 
-    let limits = OneAtATime::new(&models, args.http, args.database_connections);
-    let limits = Arc::new(limits);
-    let accounts = limits.read().into_iter().map(|gauge| gauge.name);
     let work = Arc::new(Work {
         client,
         store,
-        ledger: Ledger::new(models.len(), accounts),
+        ledger: Ledger::new(models.len()),
         models,
         max_bytes,
         max_output: args.max_output,
@@ -65,20 +63,19 @@ pub(crate) async fn run(args: &Args, show: Show, stop: CancellationToken) -> Res
         seed: args.seed,
         stop,
     });
-    let progress = Progress::start(show, jobs.len(), &work, Arc::<OneAtATime>::clone(&limits) as _);
-    let start = Instant::now();
-    run_all(jobs, &work, |work, job| {
-        let limits = Arc::clone(&limits);
-        async move { limits.run(&work, &job).await }
-    })
-    .await;
-    let wall = start.elapsed();
-    drop(progress);
+    let (http, database) = (args.http, args.database_connections);
+    let (way, wall) = if args.one_at_a_time {
+        let way = OneAtATime::new(&work.models, http, database);
+        (OneAtATime::NAME, carry_out(way, jobs, &work, show).await)
+    } else {
+        let way = AllAtOnce::start(&work.models, http, database, !args.no_memory_gate)?;
+        (AllAtOnce::NAME, carry_out(way, jobs, &work, show).await)
+    };
 
     let rows = work.store.rows().await;
     work.store.close().await;
     Ok(Report {
-        way: "one at a time, holding the earlier ones",
+        way,
         totals: work.ledger.totals(),
         wall,
         models: work.models.clone(),
@@ -91,40 +88,53 @@ pub(crate) async fn run(args: &Args, show: Show, stop: CancellationToken) -> Res
     })
 }
 
-/// A task for each job, all at once: how many go at a time is for the limits to say.
-async fn run_all<F>(jobs: Vec<Job>, work: &Arc<Work>, one: impl Fn(Arc<Work>, Arc<Job>) -> F)
-where
-    F: Future<Output = Outcome> + Send + 'static,
-{
+/// Does all the jobs, one way, and answers how long it took.
+async fn carry_out<W: Way>(way: W, jobs: Vec<Job>, work: &Arc<Work>, show: Show) -> Duration {
+    let way = Arc::new(way);
+    work.ledger.list_accounts(way.gauges().into_iter().map(|gauge| gauge.name));
+    let progress = Progress::start(show, jobs.len(), work, Arc::clone(&way));
+    let start = Instant::now();
     let mut tasks = JoinSet::new();
+    // All at once: how many go at a time is for the limits to say.
     for job in jobs {
-        let job = Arc::new(job);
-        let running = one(Arc::clone(work), Arc::clone(&job));
-        let work = Arc::clone(work);
-        tasks.spawn(async move {
-            // A task of its own, so that a panic in a job is that job's failure.
-            let outcome = tokio::spawn(running).await;
-            let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string()));
-            work.ledger.ended(&job.path, outcome);
-        });
+        tasks.spawn(carry_out_one(Arc::clone(&way), Arc::new(job), Arc::clone(work)));
     }
-    while tasks.join_next().await.is_some() {}
+    let all = async { while tasks.join_next().await.is_some() {} };
+    tokio::pin!(all);
+    if work.stop.run_until_cancelled(&mut all).await.is_none() {
+        way.stop();
+        all.await;
+    }
+    way.stop();
+    way.drained().await;
+    drop(progress);
+    start.elapsed()
+}
+
+async fn carry_out_one<W: Way>(way: Arc<W>, job: Arc<Job>, work: Arc<Work>) {
+    // A task of its own, so that a panic in a job is that job's failure.
+    let running = tokio::spawn({
+        let (job, work) = (Arc::clone(&job), Arc::clone(&work));
+        async move { way.run(&work, &job).await }
+    });
+    let outcome = running.await.unwrap_or_else(|error| Outcome::Failed(error.to_string()));
+    work.ledger.ended(&job.path, outcome);
 }
 
 /// Starts the stand-in with the budgets the run believes in, or with the share of them it is to have.
-async fn open_stand_in(args: &Args, models: &[Model], jobs: &[Job]) -> Result<StandIn, Fatal> {
+async fn open_stand_in(args: &Args, models: &[ModelSpec], jobs: &[Job]) -> Result<StandIn, Fatal> {
     let percent = u64::from(args.true_budget);
     let largest = jobs.iter().map(|job| job.reservation).max().unwrap_or(0);
     let models: Vec<_> = models
         .iter()
         .map(|model| {
-            let requests = u64::from(model.requests_per_minute) * percent / 100;
-            Model {
-                name: model.name.clone(),
-                requests_per_minute: u32::try_from(requests.max(1)).unwrap_or(u32::MAX),
-                // Never so little that a job could not be done at all.
-                tokens_per_minute: (model.tokens_per_minute * percent / 100).max(largest),
-            }
+            let mut model = model.clone();
+            let limits = model.limits();
+            let requests = u64::from(limits.requests) * percent / 100;
+            model.requests_per_minute = Some(u32::try_from(requests.max(1)).unwrap_or(u32::MAX));
+            // Never so little that a job could not be done at all.
+            model.tokens_per_minute = (limits.tokens * percent / 100).max(largest);
+            model
         })
         .collect();
     let character = Character {
