@@ -15,20 +15,20 @@ use crate::error::Fatal;
 /// --endpoint it talks to a stand-in provider on a loopback port, which takes its time, counts
 /// usage and enforces requests and tokens per minute exactly. Nothing leaves the machine then.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "fanout", version, max_term_width = 100, after_help = AFTER_HELP)]
-#[command(allow_negative_numbers = true)]
+#[command(name = "fanout", version, after_help = AFTER_HELP)]
+#[command(allow_negative_numbers = true, verbatim_doc_comment)]
 pub(crate) struct Args {
     /// Folder whose text files are summarised [default: the sources and docs of this crate]
     ///
     /// Folders named `target` or `node_modules`, hidden files and folders, and symbolic links are
     /// left out. A file that is empty or not UTF-8 text is skipped and counted.
-    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(verbatim_doc_comment, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
 
     /// Take the limits one after another, holding the earlier ones, to see the difference
     ///
     /// The same jobs on two semaphores and a plain bucket: a place, then a permit, then tokens.
-    #[arg(long)]
+    #[arg(verbatim_doc_comment, long)]
     pub(crate) one_at_a_time: bool,
 
     /// Take at most N files, in path order
@@ -47,7 +47,13 @@ pub(crate) struct Args {
     ///
     /// When the flag is not given and OPENAI_API_KEY is not set, no key is sent: local servers
     /// need none.
-    #[arg(long, value_name = "VAR", help_heading = "Provider", requires = "endpoint")]
+    #[arg(
+        verbatim_doc_comment,
+        long,
+        value_name = "VAR",
+        help_heading = "Provider",
+        requires = "endpoint"
+    )]
     pub(crate) key_env: Option<String>,
 
     /// Model to ask; give it several times to share the files among several
@@ -55,7 +61,7 @@ pub(crate) struct Args {
     /// The files, in path order, are dealt out in as many runs as there are models: with two, the
     /// first half goes to the first and the second half to the second. Each has its own budget.
     /// [default: gpt-4o-mini with --endpoint, else standin-large and standin-small]
-    #[arg(long = "model", value_name = "NAME", help_heading = "Provider", value_parser = not_blank)]
+    #[arg(verbatim_doc_comment, long = "model", value_name = "NAME", help_heading = "Provider", value_parser = not_blank)]
     pub(crate) models: Vec<String>,
 
     /// TOML file of models with their limits, in place of the two flags that follow
@@ -63,6 +69,7 @@ pub(crate) struct Args {
     /// A list of [[model]] tables with id, tokens_per_minute or max_concurrent, and optionally
     /// requests_per_minute. --model chooses among them; without it each gets its share.
     #[arg(
+        verbatim_doc_comment,
         long,
         value_name = "FILE",
         help_heading = "Limits",
@@ -86,9 +93,10 @@ pub(crate) struct Args {
 
     /// Tokens each model may take a minute [default: 200000; of the stand-in: half of the work]
     ///
-    /// By default the stand-in sells half a minute's worth of what its jobs will reserve, so that
-    /// a run of any size shows the waiting and is over in about a minute.
+    /// By default a minute of the stand-in is worth half of what its jobs will reserve, so that a
+    /// run of any size shows the waiting and is over in about a minute.
     #[arg(
+        verbatim_doc_comment,
         long,
         value_name = "N",
         help_heading = "Limits",
@@ -101,7 +109,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         help_heading = "Limits",
-        default_value_t = 12,
+        default_value_t = 6,
         value_parser = value_parser!(u32).range(1..=100_000)
     )]
     pub(crate) http: u32,
@@ -156,11 +164,11 @@ pub(crate) struct Args {
     )]
     pub(crate) timeout: u64,
 
-    /// SQLite file for the summaries; made when it is not there [default: fanout.sqlite in the
-    /// system's temporary folder]
+    /// SQLite file for the summaries [default: fanout.sqlite in the temporary folder]
     ///
-    /// A row for each file, under its folder and path; another run replaces the rows it renews.
-    #[arg(long, value_name = "PATH", help_heading = "Output", value_hint = ValueHint::FilePath)]
+    /// It is made when it is not there. A row for each file, under its folder and path; another run
+    /// replaces the rows it renews.
+    #[arg(verbatim_doc_comment, long, value_name = "PATH", help_heading = "Output", value_hint = ValueHint::FilePath)]
     pub(crate) database: Option<PathBuf>,
 
     /// Seed of everything random: the stand-in's answers and faults, the retries' jitter

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Answer, Client, Reply};
 use crate::dice::Dice;
+use crate::figures::count;
 use crate::files::{Content, read};
 use crate::ledger::{Ledger, Outcome};
 use crate::plan::Job;
@@ -96,7 +97,8 @@ impl Work {
         }
         if attempt >= self.attempts {
             let summary = failure.summary();
-            return Some(Outcome::Failed(format!("given up after {attempt} calls: {summary}")));
+            let calls = count(attempt as usize, "call");
+            return Some(Outcome::Failed(format!("given up after {calls}: {summary}")));
         }
         let pause = pause_after(attempt, failure.retry_after, &mut Dice::new(self.seed, &job.path));
         let _pausing = self.ledger.pausing();
@@ -107,10 +109,14 @@ impl Work {
     }
 }
 
-/// Whether a call that failed so was turned away before it cost a token. Of any other failed call
-/// nobody knows what it cost, so what was reserved for it stays spent.
+/// Whether a call that failed so was turned away before it cost a token, so that its reservation
+/// can go back.
+///
+/// A rate limit is not among them: the tokens we believed in were not there, and by keeping the
+/// reservation spent our bucket comes down to the provider's. Nor is a fault, of which nobody knows
+/// what it cost.
 pub(crate) const fn is_uncounted(failure: &UpstreamFailure) -> bool {
-    matches!(failure.kind, FailureKind::RateLimit | FailureKind::Overload | FailureKind::Rejected)
+    matches!(failure.kind, FailureKind::Overload | FailureKind::Rejected)
 }
 
 /// How long to stay away after the attempt of that number: as long as the server asks, else twice

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use admit::{FailureKind, UpstreamFailure};
+use tokio::time::Instant;
 
 use crate::client::Usage;
 
@@ -11,8 +12,11 @@ use crate::client::Usage;
 const TOLD: usize = 5;
 
 /// The counts of a run, shared by its jobs.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Totals>);
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    opened: Instant,
+    totals: Mutex<Totals>,
+}
 
 /// The counts themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,14 +39,23 @@ pub(crate) struct Totals {
     pub(crate) overloaded: u64,
     /// Calls that failed in any other way.
     pub(crate) other_failures: u64,
-    /// Tokens in and out of each model.
-    pub(crate) tokens: Vec<u64>,
+    /// What each model did.
+    pub(crate) models: Vec<Share>,
     /// Waits on each account, in the order of the demand.
     pub(crate) waits: Vec<(String, Waits)>,
     /// Time that places in the HTTP pool were held by jobs still waiting for something else.
     pub(crate) idle: Duration,
     /// Why jobs failed, the first few of them.
     pub(crate) told: Vec<String>,
+}
+
+/// What one model did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Tokens in and out.
+    pub(crate) tokens: u64,
+    /// When its last answer came, from the start of the run.
+    pub(crate) last_answer: Duration,
 }
 
 /// The waits of jobs on one account.
@@ -84,7 +97,8 @@ pub(crate) enum Outcome {
 impl Ledger {
     /// A ledger for so many models.
     pub(crate) fn new(models: usize) -> Self {
-        Self(Mutex::new(Totals { tokens: vec![0; models], ..Totals::default() }))
+        let totals = Totals { models: vec![Share::default(); models], ..Totals::default() };
+        Self { opened: Instant::now(), totals: Mutex::new(totals) }
     }
 
     /// The accounts there are, in the order in which their waits are to be told.
@@ -94,7 +108,7 @@ impl Ledger {
     }
 
     fn write<R>(&self, change: impl FnOnce(&mut Totals) -> R) -> R {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.totals.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The counts so far.
@@ -133,7 +147,8 @@ impl Ledger {
     pub(crate) fn answered(&self, model: usize, usage: Option<Usage>) {
         self.write(|totals| {
             totals.calls += 1;
-            totals.tokens[model] += usage.map_or(0, Usage::total);
+            totals.models[model].tokens += usage.map_or(0, Usage::total);
+            totals.models[model].last_answer = self.opened.elapsed();
         });
     }
 

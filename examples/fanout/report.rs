@@ -108,19 +108,20 @@ impl fmt::Display for Report {
         let names = names.chain(self.totals.waits.iter().map(|(name, _)| name));
         let widest = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let heads = |head: &'static str| std::iter::once(head).chain(std::iter::repeat(""));
-        for (head, (model, &used)) in
-            heads("tokens").zip(self.models.iter().zip(&self.totals.tokens))
+        for (head, (model, share)) in
+            heads("tokens").zip(self.models.iter().zip(&self.totals.models))
         {
             let of_budget = match model.max_concurrent {
                 None => {
                     let budget = self.budget(model);
-                    let share = used as f64 * 100.0 / budget.max(1) as f64;
-                    format!(" of {} ({share:.0} %)", grouped(budget))
+                    let percent = share.tokens as f64 * 100.0 / budget.max(1) as f64;
+                    format!(" of {} ({percent:.0} %)", grouped(budget))
                 }
                 Some(_) => String::new(),
             };
-            let (name, used) = (&model.id, grouped(used));
-            row(head, &format!("{name:<widest$}  {used:>9} used{of_budget}"))?;
+            let (name, used, last) = (&model.id, grouped(share.tokens), seconds(share.last_answer));
+            let text = format!("{name:<widest$}  {used:>9} used{of_budget}, done after {last}");
+            row(head, &text)?;
         }
         for (head, (name, waits)) in heads("waits").zip(&self.totals.waits) {
             let text = if waits.count == 0 {
@@ -168,7 +169,7 @@ fn rows_of(rows: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Waits;
+    use crate::ledger::{Share, Waits};
 
     fn report() -> Report {
         let mut waits = Waits::default();
@@ -179,7 +180,7 @@ mod tests {
                 done: 3,
                 calls: 4,
                 rate_limited: 1,
-                tokens: vec![1_500],
+                models: vec![Share { tokens: 1_500, last_answer: Duration::from_secs(29) }],
                 waits: vec![("m".to_owned(), waits), ("http".to_owned(), Waits::default())],
                 ..Totals::default()
             },
@@ -202,7 +203,7 @@ mod tests {
             "1 not UTF-8 text",
             "30.0 s",
             "4, 1 answered 429",
-            "1,500 used of 3,000 (50 %)",
+            "1,500 used of 3,000 (50 %), done after 29.0 s",
             "1 job, 2.0 s on average, 2.0 s at most",
             "nobody",
             "rows.sqlite, 3 rows of this folder",

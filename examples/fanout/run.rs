@@ -144,3 +144,137 @@ async fn open_stand_in(args: &Args, models: &[ModelSpec], jobs: &[Job]) -> Resul
     };
     StandIn::start(&models, character).await.map_err(Fatal::StandIn)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::path::Path;
+
+    use clap::Parser as _;
+    use sqlx::Row as _;
+    use sqlx::sqlite::SqlitePool;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A folder of so many files, one that is no text, and no database yet.
+    fn folder(files: usize) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..files {
+            let path = folder.path().join(format!("{number:02}.txt"));
+            std::fs::write(path, format!("This is the file number {number}.\n")).unwrap();
+        }
+        std::fs::write(folder.path().join("binary"), b"\0\xff").unwrap();
+        folder
+    }
+
+    async fn run_in(folder: &Path, line: &str, stop: &CancellationToken) -> Result<Report, Fatal> {
+        let words = ["fanout", folder.to_str().unwrap(), "--database"];
+        let database = folder.join(".rows.sqlite");
+        let words = words.into_iter().chain([database.to_str().unwrap()]);
+        let fast = if line.contains("--latency") { "" } else { " --latency 1" };
+        let line = format!("{line}{fast}");
+        let args = Args::parse_from(words.chain(line.split_whitespace()));
+        run(&args, Show::Nothing, stop.clone()).await
+    }
+
+    async fn rows(folder: &Path) -> Vec<(String, String, u32)> {
+        let url = format!("sqlite://{}", folder.join(".rows.sqlite").display());
+        let pool = SqlitePool::connect(&url).await.unwrap();
+        let rows = sqlx::query("SELECT path, summary, attempts FROM summaries ORDER BY path")
+            .fetch_all(&pool)
+            .await
+            .unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+    }
+
+    const AMPLE: &str = "--tokens-per-minute 1000000 --requests-per-minute 1000";
+
+    #[tokio::test]
+    async fn every_text_file_gets_its_row_either_way() {
+        for way in ["", "--one-at-a-time"] {
+            let folder = folder(20);
+            let line = format!("{AMPLE} {way}");
+            let report = run_in(folder.path(), &line, &CancellationToken::new()).await.unwrap();
+            assert_eq!(report.status(), 0, "{report}");
+            assert_eq!((report.totals.done, report.skipped.not_text), (20, 1), "{report}");
+            assert_eq!(report.rows, Ok(20));
+            let seen = report.seen.unwrap();
+            assert_eq!((seen.answered, seen.refused), (20, 0));
+            let tokens: u64 = report.totals.models.iter().map(|share| share.tokens).sum();
+            assert_eq!(tokens, seen.tokens, "what was reconciled is what the provider counted");
+            let rows = rows(folder.path()).await;
+            let paths: HashSet<_> = rows.iter().map(|(path, ..)| path.as_str()).collect();
+            assert_eq!(paths.len(), 20);
+            assert!(
+                rows.iter().all(|(_, summary, attempts)| !summary.is_empty() && *attempts == 1)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_fails_now_and_then_costs_attempts_but_no_row() {
+        let folder = folder(12);
+        let line = format!("{AMPLE} --chaos 30 --attempts 50");
+        let report = run_in(folder.path(), &line, &CancellationToken::new()).await.unwrap();
+        assert_eq!((report.status(), report.rows.clone()), (0, Ok(12)), "{report}");
+        let totals = &report.totals;
+        assert!(totals.overloaded + totals.other_failures > 0, "{report}");
+        assert_eq!(totals.calls, 12 + totals.overloaded + totals.other_failures);
+        let attempts: u32 = rows(folder.path()).await.iter().map(|row| row.2).sum();
+        assert_eq!(u64::from(attempts), totals.calls);
+    }
+
+    #[tokio::test]
+    async fn a_job_that_is_given_up_is_told_and_changes_the_status() {
+        let folder = folder(12);
+        let line = format!("{AMPLE} --chaos 50 --attempts 1");
+        let report = run_in(folder.path(), &line, &CancellationToken::new()).await.unwrap();
+        assert_eq!(report.status(), 1);
+        assert!(report.totals.failed > 0);
+        assert_eq!(report.totals.done + report.totals.failed, 12);
+        assert_eq!(report.rows, Ok(report.totals.done as u64));
+        assert!(report.totals.told[0].contains("given up after 1 call"), "{report}");
+    }
+
+    #[tokio::test]
+    async fn stopping_lets_what_is_in_flight_end_and_loses_no_row() {
+        for way in ["", "--one-at-a-time"] {
+            let folder = folder(40);
+            let stop = CancellationToken::new();
+            let line = format!("{AMPLE} --latency 300 --http 4 {way}");
+            let (report, ()) = tokio::join!(run_in(folder.path(), &line, &stop), async {
+                tokio::time::sleep(Duration::from_millis(600)).await;
+                stop.cancel();
+            });
+            let report = report.unwrap();
+            assert_eq!(report.status(), 130);
+            let totals = &report.totals;
+            assert!(totals.done > 0 && totals.unfinished > 0, "{report}");
+            assert_eq!((totals.done + totals.unfinished, totals.failed), (40, 0), "{report}");
+            assert_eq!(report.rows, Ok(totals.done as u64));
+            assert_eq!(report.seen.unwrap().answered, totals.done as u64, "no answer is lost");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_budget_that_is_smaller_than_believed_is_learned_from_the_answers() {
+        let folder = folder(30);
+        let line = "--model m --requests-per-minute 1200 --true-budget 50 --attempts 50";
+        let line = format!("{line} --tokens-per-minute 100000 --http 30");
+        let report = run_in(folder.path(), &line, &CancellationToken::new()).await.unwrap();
+        assert_eq!((report.status(), report.totals.done), (0, 30), "{report}");
+    }
+
+    #[tokio::test]
+    async fn what_keeps_a_run_from_starting_leaves_nothing_behind() {
+        let folder = folder(2);
+        let stop = CancellationToken::new();
+        let line = "--endpoint http://127.0.0.1:1/v1";
+        let error = run_in(folder.path(), line, &stop).await.unwrap_err();
+        assert!(matches!(error, Fatal::Unreachable { .. }), "{error}");
+        let error = run_in(folder.path(), "--tokens-per-minute 10", &stop).await.unwrap_err();
+        assert!(matches!(error, Fatal::NeverFits { .. }), "{error}");
+        assert!(!folder.path().join(".rows.sqlite").exists());
+    }
+}
