@@ -7,9 +7,12 @@ mod error;
 mod events;
 mod grant;
 mod limits;
+mod models;
 mod monitor;
 mod snapshot;
 mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod upstream;
 
 pub use account::{
@@ -22,8 +25,18 @@ pub use error::{
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
+pub use limits::{
+    CircuitState, CountingGate, CountingGateBuilder, DatabaseGate, ElasticWindow,
+    ElasticWindowBuilder, ElasticWindowStatus, HttpGate, Limits, ModelGate, Router,
+    SemaphoreStatus, TokenBucket, TokenBucketStatus, WindowConfig,
+};
+pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
+#[cfg(feature = "catalog")]
+pub use models::{Catalog, CatalogError, CatalogPlace};
 pub use monitor::{Admission, AdmissionBuilder, Admit};
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
 };
-pub use upstream::{FailureKind, UpstreamFailure};
+pub use upstream::{
+    FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
+};

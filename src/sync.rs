@@ -8,7 +8,7 @@
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::Weak;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A mutex that ignores poisoning.
 #[derive(Debug, Default)]

@@ -57,7 +57,7 @@ use crate::upstream::UpstreamFailure;
 ///     fn earliest_fit(&self, _: &Ask) -> Option<Instant> { None }
 ///
 ///     fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
-///         if ask.mine.requests > 4 {
+///         if ask.mine.requests > 4 || ask.mine.is_saturated() {
 ///             return Err(Refusal::never_fits(ask.mine, "4 permits"));
 ///         }
 ///         let busy = *self.busy.lock().unwrap();

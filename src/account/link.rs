@@ -53,7 +53,7 @@ const DELICATE: u8 = 4;
 /// use admit::AccountLink;
 ///
 /// let link = AccountLink::new("render")?;
-/// assert_eq!(link.name(), "render");
+/// assert_eq!(&**link.name(), "render");
 /// assert_eq!(link.waiting(), 0);
 /// assert!(AccountLink::new("  ").is_err());
 /// # Ok::<(), admit::ConfigError>(())

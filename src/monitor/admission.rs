@@ -7,7 +7,8 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::core::{Arrival, Asker, Life, Want};
+use super::arrive::{Arrival, Asker, Want};
+use super::core::Life;
 use super::face::{Shared, tick};
 use super::{AdmissionBuilder, Admit, evaluator};
 use crate::demand::Demand;

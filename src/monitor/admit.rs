@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Admission;
-use super::core::{Arrival, Asker, Want};
+use super::arrive::{Arrival, Asker, Want};
 use super::face::NeedsWaker;
 use super::line::{Key, Outcome};
 use crate::demand::Demand;

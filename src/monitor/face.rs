@@ -5,7 +5,8 @@ use std::fmt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::core::{Arrival, Asker, Core, Life, Settings, Settlement};
+use super::arrive::{Arrival, Asker};
+use super::core::{Core, Life, Settings, Settlement};
 use super::line::{Key, Limit, Outcome};
 use super::outbox::Outbox;
 use super::publisher::Publisher;

@@ -1,11 +1,12 @@
 //! The monitor: one line, one lock, one evaluator.
 //!
-//! `core` and the files it is spread over (`pass`, `settle`, `teller`, `look_in`) are the engine:
+//! `core` and the files it is spread over (`arrive`, `pass`, `settle`, `teller`, `look_in`) are the engine:
 //! state and rules, with no lock and no clock. `face` locks, calls the engine, unlocks, and then
 //! does what the engine left in the `outbox`.
 
 mod admission;
 mod admit;
+mod arrive;
 mod asking;
 mod builder;
 mod core;

@@ -358,14 +358,17 @@ impl Core {
                 }
             }
         }
-        // What another admission takes is no event here, so a shared account is not suspected.
+        // A limit that tightened meanwhile (a 429) announces nothing and names a later instant: that
+        // is no breach. One that goes on naming the very next moment is, and would have us spin.
         let due = doubt.named.is_some_and(|(at, stamp)| at <= now && stamp == self.changes);
-        if broken.is_none() && due && !shared {
+        if broken.is_none() && due && latest < now + FIRST_DOUBT {
             broken = short.first().copied();
         }
         let Some(index) = broken else {
             return Ok(When { at: Some(latest), named: Some(latest), breaches: 0, broken: None });
         };
+        // What another admission takes or gives is no event here, so a shared account is asked
+        // again soon, and not suspected.
         let breaches = if shared { 0 } else { doubt.breaches };
         let pause = FIRST_DOUBT * (1 << breaches.min(MOST_DOUBLINGS));
         let at = latest.max(now + pause);
@@ -373,7 +376,7 @@ impl Core {
             at: Some(at),
             named: Some(at),
             breaches: (breaches + 1).min(MOST_DOUBLINGS),
-            // Once or twice may be a limit that tightened meanwhile, which nobody announces.
+            // Once or twice may be chance.
             broken: (breaches >= 2).then_some(index),
         })
     }

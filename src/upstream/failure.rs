@@ -161,7 +161,7 @@ impl fmt::Display for UpstreamFailure {
 impl std::error::Error for UpstreamFailure {}
 
 /// Status first, body second.
-fn classify(status: u16, message: &str, says_when: bool) -> FailureKind {
+pub(super) fn classify(status: u16, message: &str, says_when: bool) -> FailureKind {
     match status {
         429 | 402 | 403 if speaks_of_quota(message) => FailureKind::QuotaExhausted,
         402 => FailureKind::QuotaExhausted,

@@ -1,0 +1,13 @@
+//! Models and their limits: what they are, where they are read from, who keeps their accounts.
+
+#[cfg(feature = "catalog")]
+mod catalog;
+mod registry;
+mod singleton;
+mod spec;
+
+#[cfg(feature = "catalog")]
+pub use catalog::{Catalog, CatalogError, CatalogPlace};
+pub use registry::{Accounts, RegistryError};
+pub use singleton::{BoxError, Singleton};
+pub use spec::{ModelSpec, Prices};

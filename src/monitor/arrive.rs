@@ -1,0 +1,240 @@
+//! Arrivals: somebody asks, and goes at once, waits, or leaves.
+
+use std::task::Waker;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::asking::{self, Asking, Never, Take};
+use super::core::{Core, Life, limits, reason_of};
+use super::line::{Key, Limit, Waiter};
+use super::outbox::{self, Outbox};
+use super::pass::Doubt;
+use super::taken::{Part, Taken};
+use crate::demand::Demand;
+use crate::error::{AdmitError, Defect, Shortage};
+use crate::events::{EventKind, RejectReason};
+
+/// Somebody who asks to be admitted.
+pub(crate) struct Asker {
+    /// Zero until the first ask.
+    pub(crate) id: u64,
+    pub(crate) demand: Demand,
+    pub(crate) want: Want,
+}
+
+/// What an asker does when it cannot go at once.
+pub(crate) enum Want {
+    /// Leave.
+    Now,
+    /// Wait, for so long at the most.
+    Wait { within: Option<Duration>, waker: Option<Waker> },
+}
+
+impl Asker {
+    /// Whether it came with a waker, and so may be parked.
+    pub(crate) const fn has_waker(&self) -> bool {
+        matches!(self.want, Want::Wait { waker: Some(_), .. })
+    }
+}
+
+/// What became of an asker.
+pub(crate) enum Arrival {
+    Granted(Taken),
+    Parked(Key),
+    /// It must wait, and has no waker with it. Nothing has happened.
+    NeedsWaker,
+    WouldWait(Vec<Shortage>),
+    Failed(AdmitError),
+}
+
+impl Core {
+    /// Whether an arrival of this demand must know the time.
+    pub(crate) fn needs_clock(&self, demand: &Demand) -> bool {
+        demand.list().timed
+            || self.valve.is_some()
+            || !self.line.is_empty()
+            || self.holders.is_some()
+    }
+
+    /// Somebody asks to be admitted, or asks again with a waker.
+    pub(crate) fn arrive(&mut self, asker: &mut Asker, now: Instant, out: &mut Outbox) -> Arrival {
+        if let Some(error) = self.life.refusal() {
+            return self.turn_away(asker, error, &[], now, out);
+        }
+        if asker.id == 0 {
+            asker.id = self.ids.next();
+        }
+        if asker.demand.is_empty() {
+            return Arrival::Granted(self.grant_at_once(asker, SmallVec::new(), now, out));
+        }
+        if let Err(never) = asking::precheck(&asker.demand) {
+            return self.refuse(asker, never, now, out);
+        }
+        self.know(&asker.demand);
+        if !self.line.is_empty() {
+            // A newcomer overtakes nobody: what is pending is looked at first, by whoever comes.
+            self.catch_up(now, out);
+            if let Some(error) = self.life.refusal() {
+                return self.turn_away(asker, error, &[], now, out);
+            }
+        }
+        let head = self.head_demand();
+        let asking = Asking { id: asker.id, now, head: head.as_ref() };
+        let arrival = self.ask(asker, asking, out);
+        out.demands.extend(head);
+        arrival
+    }
+
+    fn ask(&mut self, asker: &mut Asker, asking: Asking<'_>, out: &mut Outbox) -> Arrival {
+        let now = asking.now;
+        let open = self.is_open(now);
+        if open && asking.head.is_none() && !asking::is_delicate(&asker.demand) {
+            // The inline path: debit first, survey only on failure.
+            match asking::take_all(&asker.demand, asking, self.admission) {
+                Take::All(parts) => {
+                    return Arrival::Granted(self.grant_at_once(asker, parts, now, out));
+                }
+                Take::Short(_) => {}
+                Take::Never(never) => return self.refuse(asker, never, now, out),
+                Take::Defect(defect) => return self.give_up(asker, defect, now, out),
+            }
+        }
+        let mut short = std::mem::take(&mut self.short);
+        let arrival = match asking::survey(&asker.demand, asking, &mut short) {
+            // Never comes before memory and before the bound of the line.
+            Err(never) => self.refuse(asker, never, now, out),
+            Ok(()) if open && short.is_empty() => {
+                match asking::take_all(&asker.demand, asking, self.admission) {
+                    Take::All(parts) => {
+                        Arrival::Granted(self.grant_at_once(asker, parts, now, out))
+                    }
+                    Take::Short(index) => {
+                        short.push(index);
+                        self.must_wait(asker, asking, open, &short, out)
+                    }
+                    Take::Never(never) => self.refuse(asker, never, now, out),
+                    Take::Defect(defect) => self.give_up(asker, defect, now, out),
+                }
+            }
+            Ok(()) => self.must_wait(asker, asking, open, &short, out),
+        };
+        self.short = short;
+        arrival
+    }
+
+    /// It cannot go now: it waits, if it wants to and may.
+    fn must_wait(
+        &mut self,
+        asker: &mut Asker,
+        asking: Asking<'_>,
+        open: bool,
+        short: &[u32],
+        out: &mut Outbox,
+    ) -> Arrival {
+        let now = asking.now;
+        let (within, waker) = match &mut asker.want {
+            // Turned away by memory, it begins no drain.
+            Want::Now => {
+                return Arrival::WouldWait(self.shortages(&asker.demand, asking, open, short));
+            }
+            Want::Wait { within, waker } => (*within, waker.take()),
+        };
+        if self.line.len() >= self.max_waiting {
+            let (waiting, limit) = (self.line.len(), self.max_waiting);
+            let limits: SmallVec<[Limit; 4]> = limits(open, short).collect();
+            let full = AdmitError::QueueFull { waiting, limit };
+            return self.turn_away(asker, full, &limits, now, out);
+        }
+        if within.is_some_and(|within| within.is_zero()) {
+            let shortages = self.shortages(&asker.demand, asking, open, short);
+            let limits: SmallVec<[Limit; 4]> = limits(open, short).collect();
+            let late = AdmitError::TimedOut { waited: Duration::ZERO, shortages };
+            return self.turn_away(asker, late, &limits, now, out);
+        }
+        if waker.is_none() {
+            return Arrival::NeedsWaker;
+        }
+        let when = match self.when(&asker.demand, asking, open, short, Doubt::default()) {
+            Ok(when) => when,
+            Err(never) => return self.refuse(asker, never, now, out),
+        };
+        // A limit too far ahead to be told is no limit.
+        let expires = within.and_then(|within| now.checked_add(within));
+        let key = self.line.push(Waiter {
+            id: asker.id,
+            demand: std::mem::take(&mut asker.demand),
+            waker,
+            arrived: now,
+            expires,
+            holds: SmallVec::new(),
+            named: None,
+            breaches: 0,
+        });
+        self.expiries.extend(expires.map(|at| (at, key)));
+        self.stay(key, open, short, when, now, out);
+        if matches!(self.life, Life::Unstarted) && !self.warned_unstarted {
+            self.warned_unstarted = true;
+            out.lines.push(outbox::Line::NotStarted);
+        }
+        Arrival::Parked(key)
+    }
+
+    /// A grant to somebody who never waited.
+    fn grant_at_once(
+        &mut self,
+        asker: &Asker,
+        parts: SmallVec<[Part; 3]>,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Taken {
+        self.count_grant(asker.id, &asker.demand, now);
+        self.tally.granted_at_once();
+        if self.teller.is_watched() {
+            for index in 0..asker.demand.entries().len() {
+                let limit = Limit::Entry(index as u32);
+                self.tell(limit, &asker.demand, EventKind::GrantedImmediate, None, None, now, out);
+            }
+        }
+        Taken::new(parts)
+    }
+
+    /// Refuses a newcomer for the reason one of its accounts gave.
+    fn refuse(&mut self, asker: &Asker, never: Never, now: Instant, out: &mut Outbox) -> Arrival {
+        self.turn_away(asker, never.error, &[Limit::Entry(never.index)], now, out)
+    }
+
+    /// The admission itself is broken: it closes, and the newcomer hears it like everybody else.
+    fn give_up(
+        &mut self,
+        asker: &Asker,
+        defect: Defect,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Arrival {
+        let defect = self.close(defect, now, out);
+        self.turn_away(asker, AdmitError::Closed(defect), &[], now, out)
+    }
+
+    /// A newcomer leaves without a grant. `on` is what it was short of or refused by; when that is
+    /// nothing, every entry hears of it.
+    fn turn_away(
+        &mut self,
+        asker: &Asker,
+        error: AdmitError,
+        on: &[Limit],
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Arrival {
+        self.tally.left(&error);
+        self.tell_rejected(&asker.demand, &[], on, reason_of(&error), now, out);
+        Arrival::Failed(error)
+    }
+
+    /// A newcomer whose token was cancelled before it asked.
+    pub(crate) fn cancelled_unasked(&mut self, demand: &Demand, now: Instant, out: &mut Outbox) {
+        self.tally.left(&AdmitError::Cancelled);
+        self.tell_rejected(demand, &[], &[], RejectReason::Cancelled, now, out);
+    }
+}

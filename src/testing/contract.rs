@@ -1,0 +1,242 @@
+//! The account contract as a test, for authors of accounts.
+
+mod sequence;
+mod subject;
+
+use std::fmt;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use self::sequence::Sequence;
+use super::Draw;
+use crate::account::Account;
+use crate::amount::Amount;
+use crate::sync::Arc;
+
+type Fresh<A> = Box<dyn Fn() -> Arc<A> + Send + Sync>;
+type Amounts = Box<dyn Fn(&mut Draw) -> Amount + Send + Sync>;
+type Event<A> = Box<dyn Fn(&A, &mut Draw) + Send + Sync>;
+
+/// The laws of [`Account`], checked on an account of your own by random histories.
+///
+/// Every history starts from a fresh account and takes, gives, corrects, reports, waits and asks
+/// at random, on a paused clock of its own, so it takes no time and can be repeated by its seed.
+/// Checked are [all the laws](Law), and that a change of the account's own (an *event*, such as a
+/// resize) announces what the monitor has to know.
+///
+/// The account under test must measure time by the `now` it is given, or by
+/// [`tokio::time::Instant`] in methods users call.
+///
+/// # Examples
+///
+/// ```
+/// use admit::testing::AccountContract;
+/// use admit::CountingGate;
+///
+/// AccountContract::new(|| CountingGate::new("seats", 8).unwrap())
+///     .permits_up_to(10)
+///     .event("resize", |gate, draw| gate.resize(draw.between(1..=12) as u32).unwrap())
+///     .assert();
+/// ```
+pub struct AccountContract<A> {
+    fresh: Fresh<A>,
+    amounts: Amounts,
+    events: Vec<(&'static str, Event<A>)>,
+    span: Duration,
+    seed: u64,
+    sequences: u64,
+    steps: u32,
+}
+
+impl<A: Account> AccountContract<A> {
+    /// The contract of the accounts that `fresh` makes, each equal to the last and unused.
+    ///
+    /// Asks are for up to 4 permits, until told otherwise.
+    pub fn new(fresh: impl Fn() -> Arc<A> + Send + Sync + 'static) -> Self {
+        Self {
+            fresh: Box::new(fresh),
+            amounts: Box::new(permits(4)),
+            events: Vec::new(),
+            span: Duration::from_secs(120),
+            seed: 1,
+            sequences: 150,
+            steps: 80,
+        }
+    }
+
+    /// Asks for 0 to `n` permits: for gates and windows. A little more than the account can ever
+    /// grant is a good `n`.
+    #[must_use]
+    pub fn permits_up_to(self, n: u32) -> Self {
+        self.amounts(permits(n))
+    }
+
+    /// Asks for 0 to 3 requests of 0 to `n` tokens together: for buckets.
+    #[must_use]
+    pub fn tokens_up_to(self, n: u64) -> Self {
+        self.amounts(move |draw| Amount {
+            requests: draw.between(0..=3) as u32,
+            units: draw.between(0..=n),
+        })
+    }
+
+    /// Asks for whatever `amounts` makes: amounts that make sense to the account, small ones,
+    /// ones that just fit, and some that never can.
+    #[must_use]
+    pub fn amounts(
+        mut self,
+        amounts: impl Fn(&mut Draw) -> Amount + Send + Sync + 'static,
+    ) -> Self {
+        self.amounts = Box::new(amounts);
+        self
+    }
+
+    /// Adds something that may happen to the account other than by the monitor's doing.
+    #[must_use]
+    pub fn event(
+        mut self,
+        name: &'static str,
+        event: impl Fn(&A, &mut Draw) + Send + Sync + 'static,
+    ) -> Self {
+        self.events.push((name, Box::new(event)));
+        self
+    }
+
+    /// The longest a history waits at once; two minutes, until told otherwise. Somewhat longer
+    /// than the account takes to come back to itself is a good span.
+    #[must_use]
+    pub const fn span(mut self, span: Duration) -> Self {
+        self.span = span;
+        self
+    }
+
+    /// The seed of the first history; the next has the next seed.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How many histories; 150, until told otherwise.
+    #[must_use]
+    pub const fn sequences(mut self, sequences: u64) -> Self {
+        self.sequences = sequences;
+        self
+    }
+
+    /// How many steps each has; 80, until told otherwise.
+    #[must_use]
+    pub const fn steps(mut self, steps: u32) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// Runs the histories up to the first breach.
+    ///
+    /// # Errors
+    ///
+    /// The breach: which law, in which history, and what happened.
+    ///
+    /// # Panics
+    ///
+    /// When the author's own closures panic. A panic of the account is a breach.
+    pub fn check(&self) -> Result<(), ContractViolation> {
+        // A thread of its own, so that a test inside a runtime may run it, too.
+        std::thread::scope(|scope| scope.spawn(|| self.run()).join())
+            .unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Runs the histories, as the last line of a test.
+    ///
+    /// # Panics
+    ///
+    /// With the [violation](ContractViolation), if there is one.
+    #[track_caller]
+    pub fn assert(&self) {
+        if let Err(violation) = self.check() {
+            panic!("{violation}");
+        }
+    }
+
+    fn run(&self) -> Result<(), ContractViolation> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime of one thread needs nothing that could be missing");
+        (0..self.sequences).try_for_each(|index| {
+            let seed = self.seed.wrapping_add(index);
+            runtime.block_on(async { Sequence::new(self, seed).run().await })
+        })
+    }
+}
+
+impl<A> fmt::Debug for AccountContract<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let events: Vec<_> = self.events.iter().map(|(name, _)| name).collect();
+        f.debug_struct("AccountContract")
+            .field("events", &events)
+            .field("seed", &self.seed)
+            .field("sequences", &self.sequences)
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
+    }
+}
+
+fn permits(n: u32) -> impl Fn(&mut Draw) -> Amount + Send + Sync {
+    move |draw| Amount::permits(draw.between(0..=u64::from(n)) as u32)
+}
+
+/// A law of the account contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Law {
+    /// A yes to an ask is a yes to every smaller one in the same state, and a yes beside a
+    /// reservation is a yes to the reservation alone.
+    Monotone,
+    /// A change of the account's own that turns a no into a yes, or brings the instant of one
+    /// nearer, is announced with `grew`; one that turns an answer into a refusal with
+    /// `may_refuse`. `give` and `reconcile` announce nothing.
+    Announced,
+    /// With no event, a no stays a no until the instant `earliest_fit` named, and then it is a
+    /// yes.
+    Punctual,
+    /// `try_take` does what `fits` said; a take that is given back at the same instant, or did not
+    /// happen, leaves the account as it was; a permit comes back whole.
+    Balanced,
+    /// No method panics, whatever the amount; a saturated one never fits; `replenishment` and
+    /// `reads_clock` always say the same.
+    Steady,
+}
+
+impl fmt::Display for Law {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Monotone => "monotone",
+            Self::Announced => "announced",
+            Self::Punctual => "punctual",
+            Self::Balanced => "balanced",
+            Self::Steady => "steady",
+        })
+    }
+}
+
+/// A breach of the account contract.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{account}` is not {law}: {what} (repeat with seed {seed}, it is step {step})")]
+#[non_exhaustive]
+pub struct ContractViolation {
+    /// The account's name.
+    pub account: Arc<str>,
+    /// The law it broke.
+    pub law: Law,
+    /// What it answered, and what it should have.
+    pub what: String,
+    /// The seed of the history.
+    pub seed: u64,
+    /// The step in it, counted from 1.
+    pub step: u32,
+}
+
+#[cfg(test)]
+mod tests;

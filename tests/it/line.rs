@@ -1,0 +1,80 @@
+//! One line: order, reservation, and who goes past whom.
+
+use admit::{AdmitError, Demand, TryAdmitError};
+
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_demand_that_fits_an_empty_line_is_granted_at_its_first_poll() {
+    let admission = started();
+    let (a, b) = (gate(2), bucket(10, 100));
+    let demand = Demand::new().permit(&a).tokens(&b, 40);
+    let grant = tokio_test::task::spawn(admission.admit(demand)).poll();
+    assert!(grant.is_ready());
+    drop(grant);
+    assert_eq!(a.status().available_permits, 2);
+    assert_eq!(b.status().available_tokens, 60);
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_grants_in_order_of_arrival() {
+    let admission = started();
+    let a = gate(1);
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let mut first = parked(&admission, permits(&a, 1));
+    let mut second = parked(&admission, permits(&a, 1));
+    assert_eq!(admission.queue_len(), 2);
+    drop(held);
+    settle().await;
+    let grant = granted(&mut first);
+    assert!(!second.is_woken());
+    drop(grant);
+    settle().await;
+    drop(granted(&mut second));
+    assert_eq!(a.status().active, 0);
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_head_keeps_what_it_needs_and_others_pass_it_on_the_rest() {
+    let admission = started();
+    let (a, b, c) = (gate(1), gate(3), gate(1));
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let mut head = parked(&admission, permits(&a, 1).permits(&b, 2));
+    let wants_two = parked(&admission, permits(&b, 2));
+    let one = admission.try_admit(permits(&b, 1)).unwrap();
+    let other = admission.try_admit(permits(&c, 1)).unwrap();
+    let more = admission.try_admit(permits(&b, 1)).unwrap_err();
+    assert!(matches!(more, TryAdmitError::WouldWait { shortages } if shortages.len() == 1));
+    drop((held, wants_two));
+    settle().await;
+    drop((granted(&mut head), one, other));
+    assert!(admission.snapshot().accounts.iter().all(|account| account.in_use == 0));
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_wakes_its_waiter_at_the_instant_it_has_refilled() {
+    let admission = started();
+    let b = bucket(600, 60_000);
+    let start = tokio::time::Instant::now();
+    drop(admission.admit(Demand::new().tokens(&b, 60_000)).await.unwrap());
+    drop(admission.admit(Demand::new().tokens(&b, 30_000)).await.unwrap());
+    assert_eq!(start.elapsed(), std::time::Duration::from_secs(30));
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_out_names_what_was_missing() {
+    let admission = started();
+    let a = gate(1);
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let within = std::time::Duration::from_secs(1);
+    let error = admission.admit(permits(&a, 1)).within(within).await.unwrap_err();
+    let AdmitError::TimedOut { waited, shortages } = &error else { panic!("{error}") };
+    assert_eq!(*waited, within);
+    assert_eq!(shortages.len(), 1);
+    drop(held);
+    admission.check();
+}

@@ -1,0 +1,4 @@
+//! The rules of the monitor, topic by topic, on a paused clock.
+
+mod line;
+mod support;
