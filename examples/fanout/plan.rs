@@ -170,7 +170,7 @@ mod tests {
 
     fn plan(line: &str, files: Vec<TextFile>) -> Result<Plan, Fatal> {
         let words = std::iter::once("fanout").chain(line.split_whitespace());
-        Plan::new(&Args::parse_from(words), files)
+        Plan::new(&Args::try_parse_from(words).unwrap(), files)
     }
 
     #[test]
