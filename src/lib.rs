@@ -27,9 +27,12 @@ pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
 pub use limits::{
     CircuitState, CountingGate, CountingGateBuilder, DatabaseGate, ElasticWindow,
-    ElasticWindowBuilder, ElasticWindowStatus, HttpGate, Limits, ModelGate, Router,
-    SemaphoreStatus, TokenBucket, TokenBucketStatus, WindowConfig,
+    ElasticWindowBuilder, ElasticWindowStatus, HttpGate, Limits, MemoryGate, MemoryGateBuilder,
+    MemoryReading, MemorySource, MemoryStatus, MemoryZone, ModelGate, Router, SemaphoreStatus,
+    TokenBucket, TokenBucketStatus, WindowConfig,
 };
+#[cfg(feature = "memory")]
+pub use limits::{ResidentMemory, SystemMemory};
 pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 #[cfg(feature = "catalog")]
 pub use models::{Catalog, CatalogError, CatalogPlace};

@@ -1,0 +1,103 @@
+use std::io::Write;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+fn logged(work: impl FnOnce()) -> Vec<String> {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(lines.clone())
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .finish();
+    tracing::subscriber::with_default(subscriber, work);
+    let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+    text.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn the_latch_is_logged_at_warn_and_its_clearing_at_info_with_the_same_summary() {
+    let (memory, gate) = scripted(96.0);
+    let now = Instant::now();
+    let lines = logged(|| {
+        for percent in [96.0, 97.0, 90.0, 85.0, 85.0] {
+            memory.set_percent(percent);
+            gate.look(now);
+        }
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].starts_with("WARN memory latched: CRITICAL: 96.0 % used"), "{}", lines[0]);
+    assert_eq!(lines[1], format!("INFO memory cleared: {}", gate.summary(now)));
+}
+
+#[test]
+fn a_failing_source_is_logged_once() {
+    let (memory, gate) = scripted(50.0);
+    let now = Instant::now();
+    let lines = logged(|| {
+        for _ in 0..3 {
+            memory.fail();
+            gate.look(now);
+            memory.panic();
+            gate.look(now);
+            memory.set_percent(50.0);
+            gate.look(now);
+        }
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("WARN") && lines[0].contains("scripted failure"), "{}", lines[0]);
+}
+
+/// A source that asks its own gate whatever may be asked, when told to relieve.
+struct Nosy(std::sync::OnceLock<std::sync::Weak<MemoryGate>>);
+
+impl MemorySource for Nosy {
+    fn read(&self) -> io::Result<MemoryReading> {
+        Ok(MemoryReading::new(96, 100))
+    }
+
+    fn relieve(&self) {
+        let gate = self.0.get().and_then(std::sync::Weak::upgrade).unwrap();
+        assert!(gate.failure_logged.try_lock().is_some());
+        assert!(gate.pressure.try_lock().is_some());
+        gate.look(Instant::now());
+        assert_eq!(gate.status().zone, MemoryZone::Critical);
+        panic!("relief failed");
+    }
+}
+
+#[test]
+fn no_lock_is_held_when_relief_is_asked_and_its_panic_is_contained() {
+    let source = Arc::new(Nosy(std::sync::OnceLock::new()));
+    let gate = MemoryGate::with_source(Arc::clone(&source)).unwrap();
+    source.0.set(Arc::downgrade(&gate)).unwrap();
+    let now = Instant::now();
+    let lines = logged(|| gate.look(now));
+    assert!(!gate.willing(FREE, now));
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].contains("panicked"), "{}", lines[1]);
+}

@@ -1,0 +1,9 @@
+//! Situations in which admission and rate limiting fail in use, each cut down to its smallest
+//! scenario. Every test ends with the invariants an [`Observer`](support::Observer) reads.
+
+mod e;
+mod f;
+mod g;
+mod h;
+mod i;
+mod support;
