@@ -101,6 +101,7 @@ impl AllAtOnce {
 
 impl Way for AllAtOnce {
     const NAME: &'static str = "all at once, holding nothing while waiting";
+    const WAITS: &'static str = "(each from the account's first no to the grant; they overlap)";
 
     async fn run(&self, work: &Work, job: &Job) -> Outcome {
         let demand = self.demand(job);

@@ -96,6 +96,8 @@ impl OneAtATime {
 
 impl Way for OneAtATime {
     const NAME: &'static str = "one at a time, holding the earlier ones";
+    const WAITS: &'static str =
+        "(one after another, places and permits held through the later ones)";
 
     async fn run(&self, work: &Work, job: &Job) -> Outcome {
         let mut attempt = 0;

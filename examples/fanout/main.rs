@@ -30,6 +30,7 @@ mod run;
 mod store;
 mod way;
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
@@ -47,8 +48,15 @@ async fn main() -> ExitCode {
     tokio::spawn(watch_for_interrupts(stop.clone()));
     match run::run(&args, Show::suitable(args.quiet), stop).await {
         Ok(report) => {
-            print!("{report}");
-            ExitCode::from(report.status())
+            let mut out = std::io::stdout().lock();
+            match write!(out, "{report}").and_then(|()| out.flush()) {
+                // Whoever reads along may have read enough.
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                    eprintln!("fanout: cannot print the table: {error}");
+                    ExitCode::FAILURE
+                }
+                _ => ExitCode::from(report.status()),
+            }
         }
         Err(fatal) => {
             eprintln!("fanout: {fatal}");

@@ -16,6 +16,8 @@ use crate::provider::Seen;
 pub(crate) struct Report {
     /// How the limits were taken.
     pub(crate) way: &'static str,
+    /// What a wait on an account is, that way.
+    pub(crate) waits_are: &'static str,
     /// The counts.
     pub(crate) totals: Totals,
     /// From the first job's start to the last one's end.
@@ -119,9 +121,12 @@ impl fmt::Display for Report {
                 }
                 Some(_) => String::new(),
             };
-            let (name, used, last) = (&model.id, grouped(share.tokens), seconds(share.last_answer));
-            let text = format!("{name:<widest$}  {used:>9} used{of_budget}, done after {last}");
-            row(head, &text)?;
+            let last = match share.last_answer {
+                Duration::ZERO => String::new(),
+                last => format!(", done after {}", seconds(last)),
+            };
+            let (name, used) = (&model.id, grouped(share.tokens));
+            row(head, &format!("{name:<widest$}  {used:>9} used{of_budget}{last}"))?;
         }
         for (head, (name, waits)) in heads("waits").zip(&self.totals.waits) {
             let text = if waits.count == 0 {
@@ -176,6 +181,7 @@ mod tests {
         waits.add(Duration::from_secs(2));
         Report {
             way: "all at once",
+            waits_are: "(they overlap)",
             totals: Totals {
                 done: 3,
                 calls: 4,

@@ -64,18 +64,19 @@ pub(crate) async fn run(args: &Args, show: Show, stop: CancellationToken) -> Res
         stop,
     });
     let (http, database) = (args.http, args.database_connections);
-    let (way, wall) = if args.one_at_a_time {
+    let (way, waits_are, wall) = if args.one_at_a_time {
         let way = OneAtATime::new(&work.models, http, database);
-        (OneAtATime::NAME, carry_out(way, jobs, &work, show).await)
+        (OneAtATime::NAME, OneAtATime::WAITS, carry_out(way, jobs, &work, show).await)
     } else {
         let way = AllAtOnce::start(&work.models, http, database, !args.no_memory_gate)?;
-        (AllAtOnce::NAME, carry_out(way, jobs, &work, show).await)
+        (AllAtOnce::NAME, AllAtOnce::WAITS, carry_out(way, jobs, &work, show).await)
     };
 
     let rows = work.store.rows().await;
     work.store.close().await;
     Ok(Report {
         way,
+        waits_are,
         totals: work.ledger.totals(),
         wall,
         models: work.models.clone(),

@@ -10,6 +10,8 @@ use crate::plan::Job;
 pub(crate) trait Way: Send + Sync + 'static {
     /// What the table calls it.
     const NAME: &'static str;
+    /// What the table says of its waits.
+    const WAITS: &'static str;
 
     /// Does one job: takes its limits, asks, stores; again when the provider would not.
     fn run(&self, work: &Work, job: &Job) -> impl Future<Output = Outcome> + Send;
