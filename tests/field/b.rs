@@ -132,7 +132,7 @@ async fn b4_a_waiter_is_not_overtaken_by_those_who_come_again_and_again() {
     for task in tasks {
         task.await.unwrap();
     }
-    let grants = grants.lock().unwrap();
+    let grants = std::mem::take(&mut *grants.lock().unwrap());
     assert_eq!(grants.len(), 2_301);
     assert!(grants.is_sorted(), "granted in order of arrival");
     watch.all_gone();
