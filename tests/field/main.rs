@@ -6,4 +6,6 @@ mod f;
 mod g;
 mod h;
 mod i;
+mod k;
 mod support;
+mod windows;
