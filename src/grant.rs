@@ -112,9 +112,8 @@ impl Grant {
     }
 
     fn settle(&self, how: Settlement) -> bool {
-        let mut taken = self.taken.lock();
         // Lock order: a grant's own lock comes before the admission's, which never takes it.
-        self.handle.shared().settle(self.id, &self.demand, &mut taken, how, false)
+        self.handle.shared().settle(self.id, &self.demand, self.taken.lock(), how, false)
     }
 
     /// Returns the permits of one account now, such as an HTTP place before a long local step.
@@ -123,8 +122,7 @@ impl Grant {
     /// replenished by time, a second time, and after the grant settled.
     pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
         let Some(index) = self.position(account) else { return false };
-        let mut taken = self.taken.lock();
-        self.handle.shared().release_one(self.id, &self.demand, index, &mut taken)
+        self.handle.shared().release_one(self.id, &self.demand, index, self.taken.lock())
     }
 
     /// Corrects what the job is charged on one account to what the work really used, in units.
@@ -149,13 +147,13 @@ impl Grant {
         let holds = AccountPanic::catch("reconcile", || {
             entry.account().reconcile(&charge, actual_units, now)
         });
-        let heard = holds.is_ok();
-        match holds {
-            Ok(holds) => taken.part_mut(index, &self.demand).amount = holds,
-            Err(panic) => self.handle.shared().log(panic_line(entry, panic)),
-        }
+        let panic = holds.map(|holds| taken.part_mut(index, &self.demand).amount = holds).err();
         drop(taken);
         self.handle.shared().reconciled(&self.demand, index);
+        let heard = panic.is_none();
+        if let Some(panic) = panic {
+            self.handle.shared().log(panic_line(entry, panic));
+        }
         heard
     }
 

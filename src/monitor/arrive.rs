@@ -178,12 +178,12 @@ impl Core {
         out: &mut Outbox,
     ) -> Arrival {
         let now = asking.now;
-        let (within, waker) = match &mut asker.want {
+        let within = match &asker.want {
             // Turned away by memory, it begins no drain.
             Want::Now => {
                 return Arrival::WouldWait(self.shortages(&asker.demand, asking, open, short));
             }
-            Want::Wait { within, waker } => (*within, waker.take()),
+            Want::Wait { within, .. } => *within,
         };
         if self.line.len() >= self.max_waiting {
             let (waiting, limit) = (self.line.len(), self.max_waiting);
@@ -197,12 +197,18 @@ impl Core {
             let late = AdmitError::TimedOut { waited: Duration::ZERO, shortages };
             return self.turn_away(asker, late, &limits, now, out);
         }
-        if waker.is_none() {
+        if !asker.has_waker() {
             return Arrival::NeedsWaker;
         }
         let spot = match self.spot(&asker.demand, asking, open, short) {
             Ok(spot) => spot,
             Err(never) => return self.refuse(asker, never, now, out),
+        };
+        // Taken only now: on every way out before, the waker stays with the asker, whose owner drops
+        // it outside the lock. What a waker does as it drops is not ours.
+        let waker = match &mut asker.want {
+            Want::Now => None,
+            Want::Wait { waker, .. } => waker.take(),
         };
         // A limit too far ahead to be told is no limit.
         let expires = within.and_then(|within| now.checked_add(within));

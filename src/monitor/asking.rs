@@ -98,7 +98,7 @@ pub(crate) enum Take {
     Short(u32),
     /// Nothing is, and waiting would not help.
     Never(Never),
-    /// Something may be: an account panicked while it was given back to.
+    /// Of one account something may be: it panicked while it was given back to.
     Defect(Defect),
 }
 
@@ -137,18 +137,20 @@ pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> T
             Take::Never(faulty(entry, index, AccountPanic::of("try_take", &*payload)))
         }
     };
+    let mut defect = None;
     for &index in list.order[..done].iter().rev() {
         let entry = &list.entries[index as usize];
         let charge = taken.part(index as usize, demand).charge(asking.id);
         if let Err(panic) =
             AccountPanic::catch("give", || entry.account().give(&charge, asking.now))
         {
+            // The others still get back what is theirs: they may serve other admissions.
             let what = format!("`{}` could not take back a failed attempt", entry.name());
-            return Take::Defect(Defect::new(what, panic.message));
+            defect.get_or_insert_with(|| Defect::new(what, panic.message));
         }
         entry.account().link().tell_others(admission);
     }
-    failed
+    defect.map_or(failed, Take::Defect)
 }
 
 /// The shortage of one entry, for an error or a snapshot.

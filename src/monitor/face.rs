@@ -1,6 +1,7 @@
 //! The face of the engine: the only lock, and what happens around it.
 
 use std::fmt;
+use std::ops::DerefMut;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use super::arrive::{Arrival, Asker};
 use super::core::{Core, Life, Settings, Settlement};
 use super::line::{Key, Limit, Outcome};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
 use super::taken::Taken;
 use crate::account::{Inbox, Valve};
@@ -91,7 +92,7 @@ impl Shared {
             self.publisher.publish();
         }
         if out.is_drained {
-            self.drained.notify_waiters();
+            contain("a waker", || self.drained.notify_waiters());
         }
     }
 
@@ -190,44 +191,59 @@ impl Shared {
     }
 
     /// Settles a grant, if it is not settled yet. `is_over` says that the grant itself goes too.
+    ///
+    /// `taken` is the grant's own lock where it is shared. It goes with the decision: the wakers that
+    /// run afterwards may come back to the same grant.
     pub(crate) fn settle(
         &self,
         id: u64,
         demand: &Demand,
-        taken: &mut Taken,
+        mut taken: impl DerefMut<Target = Taken>,
         how: Settlement,
         is_over: bool,
     ) -> bool {
-        if how == Settlement::Release && self.release_inline(id, demand, taken, is_over) {
+        if how == Settlement::Release
+            && let Some(left_to_do) = self.release_inline(id, demand, &mut taken, is_over)
+        {
+            drop(taken);
+            if let Some(mut out) = left_to_do {
+                self.deliver(&mut out);
+            }
             return true;
         }
-        self.hold(|core, out| {
+        self.hold(move |core, out| {
             // A release returns permits, which need no clock; time accounts only hear of it, and
             // take an older instant for their own latest.
             let now = if how == Settlement::Rollback { tick(core, None) } else { core.latest };
             core.grants -= usize::from(is_over);
-            core.settle(id, demand, taken, how, now, out)
+            core.settle(id, demand, &mut taken, how, now, out)
         })
     }
 
-    /// The inline way back: one lock, no clock, nobody to wake.
-    fn release_inline(&self, id: u64, demand: &Demand, taken: &mut Taken, is_over: bool) -> bool {
+    /// The inline way back: one lock, no clock, nobody to wake. Answers what is left to be done,
+    /// which is mostly nothing; `None` when this way does not lead through.
+    fn release_inline(
+        &self,
+        id: u64,
+        demand: &Demand,
+        taken: &mut Taken,
+        is_over: bool,
+    ) -> Option<Option<Box<Outbox>>> {
         let mut core = self.core.lock();
         if self.inbox.is_pending() {
-            return false;
+            return None;
         }
-        let Some(troubles) = core.settle_inline(id, demand, taken) else { return false };
+        let troubles = core.settle_inline(id, demand, taken)?;
         core.grants -= usize::from(is_over);
         if troubles.is_empty() && !core.awaits_drain {
-            return true;
+            return Some(None);
         }
-        let mut out = Outbox::default();
+        let mut out = Box::<Outbox>::default();
         core.mend(demand, troubles, &mut out);
         core.look_if_drained(&mut out);
         self.leave(&mut core, &mut out);
         drop(core);
-        self.deliver(&mut out);
-        true
+        Some(Some(out))
     }
 
     /// A grant that settled before goes.
@@ -253,17 +269,17 @@ impl Shared {
         });
     }
 
-    /// Gives one release account of a grant back early.
+    /// Gives one release account of a grant back early; `taken` as for [`settle`](Self::settle).
     pub(crate) fn release_one(
         &self,
         id: u64,
         demand: &Demand,
         index: usize,
-        taken: &mut Taken,
+        mut taken: impl DerefMut<Target = Taken>,
     ) -> bool {
-        self.hold(|core, out| {
+        self.hold(move |core, out| {
             let now = core.latest;
-            core.release_one(id, demand, index, taken, now, out)
+            core.release_one(id, demand, index, &mut taken, now, out)
         })
     }
 
