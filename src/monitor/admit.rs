@@ -69,7 +69,6 @@ struct Token {
     cancelled: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a box would cost the inline path an allocation")]
 enum State {
     /// Not polled yet.
     New(Demand),
