@@ -48,18 +48,21 @@ impl Amount {
 
     /// Whether both counters are zero.
     #[must_use]
+    #[inline]
     pub const fn is_none(self) -> bool {
         self.requests == 0 && self.units == 0
     }
 
     /// Whether a counter stands at its maximum: the sum overflowed, so no account can ever grant it.
     #[must_use]
+    #[inline]
     pub const fn is_saturated(self) -> bool {
         self.requests == u32::MAX || self.units == u64::MAX
     }
 
     /// Both counters added, each stopping at its maximum.
     #[must_use]
+    #[inline]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self {
             requests: self.requests.saturating_add(other.requests),
@@ -69,6 +72,7 @@ impl Amount {
 
     /// Whether neither counter of `other` exceeds this one's.
     #[must_use]
+    #[inline]
     pub const fn covers(self, other: Self) -> bool {
         self.requests >= other.requests && self.units >= other.units
     }

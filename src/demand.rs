@@ -76,6 +76,7 @@ impl Demand {
 
     /// The entries, in the order their accounts were first named.
     #[must_use]
+    #[inline]
     pub fn entries(&self) -> &[Entry] {
         self.list.as_ref().map_or(&[], |list| &list.entries)
     }
@@ -93,12 +94,27 @@ impl Demand {
     }
 
     /// What the monitor reads: the entries with what is known of them beforehand.
+    #[inline]
     pub(crate) fn list(&self) -> &Entries {
         static EMPTY: Entries = Entries::new();
         self.list.as_deref().unwrap_or(&EMPTY)
     }
 
+    /// The same entries for nobody in particular.
+    pub(crate) fn unlabelled(&self) -> Self {
+        Self { list: self.list.clone(), job: None }
+    }
+
+    /// Whether the two are copies of one template, and so surely equal.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        match (&self.list, &other.list) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        }
+    }
+
     /// The position of the entry for an account.
+    #[inline]
     pub(crate) fn position(&self, account: AccountId) -> Option<usize> {
         self.entries().iter().position(|entry| entry.id == account)
     }
@@ -131,21 +147,25 @@ pub struct Entry {
 impl Entry {
     /// The account.
     #[must_use]
+    #[inline]
     pub const fn account(&self) -> &Arc<dyn Account> {
         &self.account
     }
 
     /// How much of it.
     #[must_use]
+    #[inline]
     pub const fn amount(&self) -> Amount {
         self.amount
     }
 
+    #[inline]
     pub(crate) const fn id(&self) -> AccountId {
         self.id
     }
 
     /// Whether what was taken comes back when the work ends.
+    #[inline]
     pub(crate) const fn comes_back(&self) -> bool {
         matches!(self.nature.replenishment, Replenishment::Release)
     }
@@ -192,6 +212,7 @@ impl Entries {
         }
     }
 
+    #[inline]
     pub(crate) fn is_known_to(&self, admission: u64) -> bool {
         self.known_to.load(Ordering::Relaxed) == admission
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::account::AsAccount;
 use crate::demand::Demand;
 use crate::error::AccountPanic;
-use crate::monitor::{Landing, Limit, Settlement, Shared, Standing, Taken, panic_line};
+use crate::monitor::{Handle, Landing, Limit, Settlement, Standing, Taken, panic_line};
 use crate::sync::{Arc, Mutex};
 use crate::upstream::UpstreamFailure;
 
@@ -51,46 +51,49 @@ pub struct WaitTime {
 /// ```
 #[must_use = "dropping a grant gives it back; hold it for as long as the work runs"]
 pub struct Grant {
-    shared: Arc<Shared>,
+    handle: Arc<Handle>,
     id: u64,
     demand: Demand,
-    wall_wait: Duration,
-    wait_times: Vec<WaitTime>,
+    /// Made only for a job that waited.
+    waits: Option<Box<Waits>>,
     taken: Mutex<Taken>,
 }
 
+struct Waits {
+    wall: Duration,
+    times: Vec<WaitTime>,
+}
+
 impl Grant {
-    pub(crate) fn at_once(shared: Arc<Shared>, id: u64, demand: Demand, taken: Taken) -> Self {
-        Self {
-            shared,
-            id,
-            demand,
-            wall_wait: Duration::ZERO,
-            wait_times: Vec::new(),
-            taken: Mutex::new(taken),
-        }
+    pub(crate) const fn at_once(
+        handle: Arc<Handle>,
+        id: u64,
+        demand: Demand,
+        taken: Taken,
+    ) -> Self {
+        Self { handle, id, demand, waits: None, taken: Mutex::new(taken) }
     }
 
-    pub(crate) fn landed(shared: Arc<Shared>, landing: Landing) -> Self {
+    pub(crate) fn landed(handle: Arc<Handle>, landing: Landing) -> Self {
         let Landing { waiter, taken, at } = landing;
-        let mut holds: Vec<_> = waiter.holds.iter().copied().collect();
+        let mut holds = waiter.holds;
         holds.sort_by_key(|&(limit, _)| match limit {
             Limit::Valve => 0,
             Limit::Entry(index) => u64::from(index) + 1,
         });
-        let wait_times = holds
+        let times = holds
             .into_iter()
             .map(|(limit, since)| WaitTime {
-                account: shared.name_of(limit, &waiter.demand),
+                account: handle.shared().name_of(limit, &waiter.demand),
                 wait: at.saturating_duration_since(since),
             })
             .collect();
+        let wall = at.saturating_duration_since(waiter.arrived);
         Self {
-            shared,
+            handle,
             id: waiter.id,
-            wall_wait: at.saturating_duration_since(waiter.arrived),
-            wait_times,
             demand: waiter.demand,
+            waits: Some(Box::new(Waits { wall, times })),
             taken: Mutex::new(taken),
         }
     }
@@ -109,9 +112,8 @@ impl Grant {
     }
 
     fn settle(&self, how: Settlement) -> bool {
-        let mut taken = self.taken.lock();
         // Lock order: a grant's own lock comes before the admission's, which never takes it.
-        self.shared.settle(self.id, &self.demand, &mut taken, how)
+        self.handle.shared().settle(self.id, &self.demand, self.taken.lock(), how, false)
     }
 
     /// Returns the permits of one account now, such as an HTTP place before a long local step.
@@ -120,8 +122,7 @@ impl Grant {
     /// replenished by time, a second time, and after the grant settled.
     pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
         let Some(index) = self.position(account) else { return false };
-        let mut taken = self.taken.lock();
-        self.shared.release_one(self.id, &self.demand, index, &mut taken)
+        self.handle.shared().release_one(self.id, &self.demand, index, self.taken.lock())
     }
 
     /// Corrects what the job is charged on one account to what the work really used, in units.
@@ -138,7 +139,7 @@ impl Grant {
             Standing::Released => !entry.comes_back(),
             Standing::RolledBack => false,
         };
-        let part = &mut taken.parts[index];
+        let part = taken.part(index, &self.demand);
         if !is_open || part.is_back {
             return false;
         }
@@ -146,13 +147,13 @@ impl Grant {
         let holds = AccountPanic::catch("reconcile", || {
             entry.account().reconcile(&charge, actual_units, now)
         });
-        let heard = holds.is_ok();
-        match holds {
-            Ok(holds) => part.amount = holds,
-            Err(panic) => self.shared.log(panic_line(entry, panic)),
-        }
+        let panic = holds.map(|holds| taken.part_mut(index, &self.demand).amount = holds).err();
         drop(taken);
-        self.shared.reconciled(&self.demand, index);
+        self.handle.shared().reconciled(&self.demand, index);
+        let heard = panic.is_none();
+        if let Some(panic) = panic {
+            self.handle.shared().log(panic_line(entry, panic));
+        }
         heard
     }
 
@@ -199,11 +200,12 @@ impl Grant {
     fn report(&self, index: usize, failure: Option<&UpstreamFailure>) -> bool {
         let entry = &self.demand.entries()[index];
         let mut taken = self.taken.lock();
-        if taken.standing != Standing::Held || taken.parts[index].is_back {
+        if taken.standing != Standing::Held || taken.part(index, &self.demand).is_back {
             return false;
         }
-        taken.parts[index].is_reported = true;
-        let (charge, now) = (taken.parts[index].charge(self.id), Instant::now());
+        let part = taken.part_mut(index, &self.demand);
+        part.is_reported = true;
+        let (charge, now) = (part.charge(self.id), Instant::now());
         let account = entry.account();
         let told = match failure {
             None => AccountPanic::catch("on_success", || account.on_success(&charge, now)),
@@ -213,15 +215,15 @@ impl Grant {
         };
         drop(taken);
         if let Err(panic) = told {
-            self.shared.log(panic_line(entry, panic));
+            self.handle.shared().log(panic_line(entry, panic));
         }
         true
     }
 
     /// From the first poll to the grant; zero for a job granted at once.
     #[must_use]
-    pub const fn wall_wait(&self) -> Duration {
-        self.wall_wait
+    pub fn wall_wait(&self) -> Duration {
+        self.waits.as_ref().map_or(Duration::ZERO, |waits| waits.wall)
     }
 
     /// How long each account kept the job, from its first no to the grant, in the demand's order
@@ -231,7 +233,7 @@ impl Grant {
     /// accounts overlap in time, so the values do not add up to [`wall_wait`](Self::wall_wait).
     #[must_use]
     pub fn wait_times(&self) -> &[WaitTime] {
-        &self.wait_times
+        self.waits.as_ref().map_or(&[], |waits| &waits.times)
     }
 
     /// Whether it is an orchestrator's grant, of nothing.
@@ -253,8 +255,11 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         let taken = self.taken.get_mut();
+        let shared = self.handle.shared();
         if taken.standing == Standing::Held {
-            self.shared.settle(self.id, &self.demand, taken, Settlement::Release);
+            shared.settle(self.id, &self.demand, taken, Settlement::Release, true);
+        } else {
+            shared.forget_grant();
         }
     }
 }

@@ -1,4 +1,56 @@
 //! Take several limits at once, or wait holding nothing.
+//!
+//! A job often needs several limits at the same time: tokens of a model, a place in an HTTP pool, a
+//! database connection. Taken one after another, each is held idle while the next is waited for, and
+//! jobs that need little wait behind limits that nobody uses. Here a job names everything it needs in
+//! one [`Demand`]. [`Admission::admit`] takes the whole of it in one step, or the job waits in line
+//! holding nothing.
+//!
+//! ```
+//! use admit::{Admission, Demand, HttpGate, Limits, TokenBucket};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let admission = Admission::builder().start()?;
+//! let model = TokenBucket::new("gpt-x", Limits::per_minute(500, 30_000))?;
+//! let http = HttpGate::new(64)?;
+//!
+//! let grant = admission.admit(Demand::new().tokens(&model, 1_800).permit(&http)).await?;
+//! // … call the model …
+//! drop(grant); // the place is free at once, the tokens come back with time
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is here
+//!
+//! - The monitor: [`Admission`], [`Demand`], the future [`Admit`], and the [`Grant`] it resolves to.
+//! - Limits: [`CountingGate`] with [`HttpGate`], [`DatabaseGate`] and [`ModelGate`]; [`TokenBucket`];
+//!   [`ElasticWindow`]; [`Router`] for a limit per key; [`MemoryGate`]. A limit of your own implements
+//!   [`Account`].
+//! - Models: [`ModelSpec`], [`Accounts`], and `Catalog` with the feature `catalog`.
+//! - What upstreams say: [`UpstreamFailure`], [`RateLimitInfo`].
+//! - Watching: [`Admission::snapshot`], [`Admission::subscribe`].
+//!
+//! The [`guide`] goes through all of it.
+//!
+//! # What it promises
+//!
+//! - A demand is granted whole, in one step, or not at all.
+//! - There is one line, first come first served, and nobody overtakes its head on anything the head
+//!   needs. A job whose limits have room beside that goes at once.
+//! - Nobody polls: a waiting job is woken once, for its outcome.
+//! - Everything is cancel safe: a future that is dropped leaves the line and takes nothing with it.
+//!
+//! # Features
+//!
+//! | feature | default | brings |
+//! | --- | --- | --- |
+//! | `memory` | yes | the memory gate's own readings: cgroup, machine, resident set |
+//! | `http` | no | limits and failures read from response headers |
+//! | `catalog` | no | models from a TOML file |
+//! | `serde` | no | events, snapshots' counters and configuration as data |
+//! | `testing` | no | the account contract as a test, scripted memory, the monitor's own checks |
 
 mod account;
 mod amount;
@@ -36,6 +88,8 @@ pub use limits::{ResidentMemory, SystemMemory};
 pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
 #[cfg(feature = "catalog")]
 pub use models::{Catalog, CatalogError, CatalogPlace};
+#[cfg(any(test, feature = "testing"))]
+pub use monitor::Counters;
 pub use monitor::{Admission, AdmissionBuilder, Admit};
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
@@ -43,3 +97,11 @@ pub use snapshot::{
 pub use upstream::{
     FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
 };
+
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {}
+
+// The README's program is compiled and run like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

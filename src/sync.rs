@@ -22,6 +22,7 @@ impl<T> Mutex<T> {
         Self(std::sync::Mutex::new(value))
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -36,6 +37,7 @@ impl<T> Mutex<T> {
     }
 
     /// The value itself, through the only reference there is: no locking.
+    #[inline]
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -21,12 +21,14 @@ pub struct Ask {
 impl Ask {
     /// A question with nothing reserved ahead.
     #[must_use]
+    #[inline]
     pub const fn new(id: u64, mine: Amount, now: Instant) -> Self {
         Self { id, mine, reserved_ahead: Amount::NONE, now }
     }
 
     /// The same question with `amount` set aside for the head of the line.
     #[must_use]
+    #[inline]
     pub const fn behind(self, amount: Amount) -> Self {
         Self { reserved_ahead: amount, ..self }
     }
@@ -39,6 +41,7 @@ impl Ask {
 
     /// What must fit for the answer to be yes: mine and the reservation together.
     #[must_use]
+    #[inline]
     pub const fn total(&self) -> Amount {
         self.mine.saturating_add(self.reserved_ahead)
     }

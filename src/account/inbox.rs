@@ -18,6 +18,7 @@ impl Marks {
     pub(crate) const MAY_REFUSE: Self = Self(2);
     pub(crate) const GONE: Self = Self(4);
 
+    #[inline]
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -88,6 +89,7 @@ impl Inbox {
     }
 
     /// Whether there is anything to take.
+    #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }

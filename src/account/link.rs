@@ -62,6 +62,7 @@ pub struct AccountLink {
     name: Arc<str>,
     id: AccountId,
     waiting: AtomicUsize,
+    naming: AtomicUsize,
     flags: AtomicU8,
     nature: OnceLock<Result<Nature, AccountPanic>>,
     /// The admission that attached first: the common case, answered without the lock.
@@ -91,6 +92,7 @@ impl AccountLink {
             name,
             id: AccountId::next(),
             waiting: AtomicUsize::new(0),
+            naming: AtomicUsize::new(0),
             flags: AtomicU8::new(0),
             nature: OnceLock::new(),
             first: AtomicU64::new(0),
@@ -141,10 +143,12 @@ impl AccountLink {
 
     /// Whether a settlement's `give` once panicked: nobody is granted anything of it any more.
     #[must_use]
+    #[inline]
     pub fn is_quarantined(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & QUARANTINED != 0
     }
 
+    #[inline]
     pub(crate) fn is_delicate(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & DELICATE != 0
     }
@@ -154,6 +158,7 @@ impl AccountLink {
     /// Relaxed is enough: an admission attaches before it first asks, and both its ask and the
     /// give that precedes this look go through the account's own lock. A give that the other
     /// admission's ask did not see therefore comes after its attaching.
+    #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & SHARED != 0
     }
@@ -165,6 +170,7 @@ impl AccountLink {
     }
 
     /// Tells every admission but `except` that something came back here.
+    #[inline]
     pub(crate) fn tell_others(&self, except: u64) {
         if self.is_shared() {
             self.tell(Marks::GREW, Some(except));
@@ -190,6 +196,24 @@ impl AccountLink {
             self.waiting.fetch_add(1, Ordering::Relaxed) + 1
         } else {
             self.waiting.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+        }
+    }
+
+    /// Whether anybody who waits, in any admission, names this account.
+    ///
+    /// An admission changes its own part under its lock, so it sees its own waiters exactly; what
+    /// others add only makes it look more closely.
+    #[inline]
+    pub(crate) fn is_named(&self) -> bool {
+        self.naming.load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts one more, or one less, waiter that names this account.
+    pub(crate) fn count_naming(&self, more: bool) {
+        if more {
+            self.naming.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.naming.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

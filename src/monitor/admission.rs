@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::arrive::{Arrival, Asker, Want};
 use super::core::Life;
 use super::face::{Shared, tick};
+use super::handle::Handle;
 use super::{AdmissionBuilder, Admit, evaluator};
 use crate::demand::Demand;
 use crate::error::{AdmitError, StartError, TryAdmitError};
@@ -46,20 +47,9 @@ pub struct Admission {
     handle: Arc<Handle>,
 }
 
-/// What the clones of a handle share: when it drops, the last of them is gone.
-#[derive(Debug)]
-struct Handle {
-    shared: Arc<Shared>,
-}
-
-impl Drop for Handle {
+impl Drop for Admission {
     fn drop(&mut self) {
-        // Every `Admit` is a handle, so nobody waits: this only ends the evaluator and lets the
-        // accounts forget the admission.
-        self.shared.hold(|core, out| {
-            let now = core.latest;
-            core.stop(now, out);
-        });
+        self.handle.let_go();
     }
 }
 
@@ -117,7 +107,7 @@ impl Admission {
     /// stop does nothing.
     pub fn stop(&self) {
         self.shared().hold(|core, out| {
-            let now = tick(core);
+            let now = tick(core, None);
             core.stop(now, out);
         });
     }
@@ -132,7 +122,11 @@ impl Admission {
             let mut changed = std::pin::pin!(self.shared().drained.notified());
             // Registered before the look, so that a drain between the two is not missed.
             changed.as_mut().enable();
-            if self.shared().hold(|core, _| core.is_drained()) {
+            let is_drained = self.shared().hold(|core, _| {
+                core.awaits_drain = true;
+                core.is_drained()
+            });
+            if is_drained {
                 return;
             }
             changed.await;
@@ -144,7 +138,7 @@ impl Admission {
     /// The future takes its place in the line when it is first polled. See [`Admit`] for its
     /// errors and its cancel safety.
     pub fn admit(&self, demand: Demand) -> Admit {
-        Admit::new(self.clone(), demand)
+        Admit::new(Arc::clone(&self.handle), demand)
     }
 
     /// Takes a whole demand if that can be done now, by the same rules as a newcomer that would
@@ -154,11 +148,15 @@ impl Admission {
     ///
     /// [`WouldWait`](TryAdmitError::WouldWait) names everything it is short on and leaves no trace.
     pub fn try_admit(&self, demand: Demand) -> Result<Grant, TryAdmitError> {
-        self.shared().look_at_memory();
-        let mut asker = Asker { id: 0, demand, want: Want::Now };
-        match self.shared().arrive(&mut asker) {
+        let early = self.shared().look_at_memory();
+        if let Some(inline) = self.shared().arrive_inline(&demand, early) {
+            let handle = Arc::clone(&self.handle);
+            return Ok(Grant::at_once(handle, inline.id, demand, inline.taken));
+        }
+        let mut asker = Asker { id: 0, demand, want: Want::Now, is_tried: true };
+        match self.shared().arrive(&mut asker, early).0 {
             Arrival::Granted(taken) => {
-                Ok(Grant::at_once(Arc::clone(self.shared()), asker.id, asker.demand, taken))
+                Ok(Grant::at_once(Arc::clone(&self.handle), asker.id, asker.demand, taken))
             }
             Arrival::WouldWait(shortages) => Err(TryAdmitError::WouldWait { shortages }),
             Arrival::Failed(error) => Err(TryAdmitError::Admit(error)),
@@ -206,11 +204,18 @@ impl Admission {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.shared().hold(|core, out| {
-            let now = tick(core);
+            let now = tick(core, None);
             core.snapshot(now, out)
         });
         snapshot.events_dropped = self.shared().publisher.dropped();
         snapshot
+    }
+
+    /// How much work the monitor has done.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn counters(&self) -> super::Counters {
+        self.shared().hold(|core, _| core.counters)
     }
 
     /// Asserts the monitor's invariants.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::Admission;
 use super::arrive::{Arrival, Asker, Want};
-use super::face::NeedsWaker;
+use super::face::{Inline, NeedsWaker};
+use super::handle::Handle;
 use super::line::{Key, Outcome};
 use crate::demand::Demand;
 use crate::error::AdmitError;
@@ -56,7 +56,8 @@ use crate::sync::Arc;
 /// ```
 #[must_use = "a demand is admitted only when this is polled: `.await` it"]
 pub struct Admit {
-    admission: Admission,
+    /// Handed on to the grant.
+    handle: Option<Arc<Handle>>,
     state: State,
     within: Option<Duration>,
     token: Option<Token>,
@@ -68,6 +69,7 @@ struct Token {
     cancelled: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a box would cost the inline path an allocation")]
 enum State {
     /// Not polled yet.
     New(Demand),
@@ -79,8 +81,8 @@ enum State {
 }
 
 impl Admit {
-    pub(super) const fn new(admission: Admission, demand: Demand) -> Self {
-        Self { admission, state: State::New(demand), within: None, token: None }
+    pub(super) const fn new(handle: Arc<Handle>, demand: Demand) -> Self {
+        Self { handle: Some(handle), state: State::New(demand), within: None, token: None }
     }
 
     /// Leaves the line with [`Cancelled`](AdmitError::Cancelled) when the token is cancelled.
@@ -122,7 +124,11 @@ impl Admit {
     /// Leaves, whatever the state: the line, or a grant nobody has seen.
     fn leave(&mut self) {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Parked(key) => self.admission.shared().withdraw(key),
+            State::Parked(key) => {
+                if let Some(handle) = &self.handle {
+                    handle.shared().withdraw(key);
+                }
+            }
             State::Decided(Ok(grant)) => {
                 grant.rollback();
             }
@@ -132,45 +138,58 @@ impl Admit {
 
     /// The first poll: goes at once, or takes a place in the line.
     fn arrive(&mut self, demand: Demand, cx: &Context<'_>) -> State {
-        let shared = self.admission.shared();
-        shared.look_at_memory();
+        let Some(handle) = self.handle.take() else { return State::Over };
+        let early = handle.shared().look_at_memory();
+        if let Some(Inline { id, taken, grants }) = handle.shared().arrive_inline(&demand, early) {
+            handle.has_become_grant(grants);
+            return State::Decided(Ok(Grant::at_once(handle, id, demand, taken)));
+        }
         let want = Want::Wait { within: self.within, waker: None };
-        let mut asker = Asker { id: 0, demand, want };
+        let mut asker = Asker { id: 0, demand, want, is_tried: true };
         loop {
-            match shared.arrive(&mut asker) {
+            let (arrival, grants) = handle.shared().arrive(&mut asker, early);
+            match arrival {
                 Arrival::Granted(taken) => {
-                    let shared = Arc::clone(shared);
-                    return State::Decided(Ok(Grant::at_once(
-                        shared,
-                        asker.id,
-                        asker.demand,
-                        taken,
-                    )));
+                    handle.has_become_grant(grants);
+                    let grant = Grant::at_once(handle, asker.id, asker.demand, taken);
+                    return State::Decided(Ok(grant));
                 }
-                Arrival::Parked(key) => return State::Parked(key),
-                Arrival::Failed(error) => return State::Decided(Err(error)),
+                Arrival::Parked(key) => {
+                    self.handle = Some(handle);
+                    return State::Parked(key);
+                }
+                Arrival::Failed(error) => {
+                    self.handle = Some(handle);
+                    return State::Decided(Err(error));
+                }
                 Arrival::NeedsWaker => {
                     // Cloned outside the lock, then asked again: it has taken no place yet.
-                    asker.want =
-                        Want::Wait { within: self.within, waker: Some(cx.waker().clone()) };
+                    let waker = Some(cx.waker().clone());
+                    asker.want = Want::Wait { within: self.within, waker };
                 }
                 Arrival::WouldWait(_) => unreachable!("an asker that may wait is parked"),
             }
         }
     }
 
-    fn collect(&self, key: Key, cx: &Context<'_>) -> Option<Result<Grant, AdmitError>> {
-        let shared = self.admission.shared();
-        let outcome = match shared.collect(key, cx.waker(), None) {
+    fn collect(&mut self, key: Key, cx: &Context<'_>) -> Option<Result<Grant, AdmitError>> {
+        let handle = self.handle.as_ref()?;
+        let outcome = match handle.shared().collect(key, cx.waker(), None) {
             Ok(outcome) => outcome,
-            Err(NeedsWaker) => shared
+            Err(NeedsWaker) => handle
+                .shared()
                 .collect(key, cx.waker(), Some(cx.waker().clone()))
                 .expect("a fresh waker is taken as it is"),
         };
-        Some(match outcome? {
-            Outcome::Granted(landing) => Ok(Grant::landed(Arc::clone(shared), *landing)),
-            Outcome::Failed(error) => Err(error),
-        })
+        let (outcome, grants) = outcome?;
+        match outcome {
+            Outcome::Granted(landing) => {
+                let handle = self.handle.take()?;
+                handle.has_become_grant(grants);
+                Some(Ok(Grant::landed(handle, *landing)))
+            }
+            Outcome::Failed(error) => Some(Err(error)),
+        }
     }
 }
 
@@ -180,8 +199,8 @@ impl Future for Admit {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if this.is_cancelled(cx) {
-            if let State::New(demand) = &this.state {
-                this.admission.shared().cancelled_unasked(demand);
+            if let (State::New(demand), Some(handle)) = (&this.state, &this.handle) {
+                handle.shared().cancelled_unasked(demand);
             }
             if matches!(this.state, State::Over) {
                 panic!("`Admit` polled after it resolved");
@@ -191,7 +210,21 @@ impl Future for Admit {
         }
         if let State::New(demand) = &mut this.state {
             let demand = std::mem::take(demand);
-            this.state = this.arrive(demand, cx);
+            this.state = State::Over;
+            this.state = match this.arrive(demand, cx) {
+                // The common end, handed over without being stored first.
+                State::Decided(result) => match tokio::task::coop::poll_proceed(cx) {
+                    Poll::Ready(progress) => {
+                        progress.made_progress();
+                        return Poll::Ready(result);
+                    }
+                    Poll::Pending => {
+                        this.state = State::Decided(result);
+                        return Poll::Pending;
+                    }
+                },
+                state => state,
+            };
             if matches!(this.state, State::Parked(_)) {
                 // In the line now; the token may have been cancelled since it was looked at.
                 if this.is_cancelled(cx) {
@@ -223,7 +256,12 @@ impl Future for Admit {
 
 impl Drop for Admit {
     fn drop(&mut self) {
-        self.leave();
+        if !matches!(self.state, State::Over) {
+            self.leave();
+        }
+        if let Some(handle) = &self.handle {
+            handle.let_go();
+        }
     }
 }
 

@@ -10,8 +10,7 @@ use super::asking::{self, Asking, Never, Take};
 use super::core::{Core, Life, limits, reason_of};
 use super::line::{Key, Limit, Waiter};
 use super::outbox::{self, Outbox};
-use super::pass::Doubt;
-use super::taken::{Part, Taken};
+use super::taken::Taken;
 use crate::demand::Demand;
 use crate::error::{AdmitError, Defect, Shortage};
 use crate::events::{EventKind, RejectReason};
@@ -22,6 +21,8 @@ pub(crate) struct Asker {
     pub(crate) id: u64,
     pub(crate) demand: Demand,
     pub(crate) want: Want,
+    /// The inline path was tried and did not lead through.
+    pub(crate) is_tried: bool,
 }
 
 /// What an asker does when it cannot go at once.
@@ -54,12 +55,54 @@ impl Core {
     pub(crate) fn needs_clock(&self, demand: &Demand) -> bool {
         demand.list().timed
             || self.valve.is_some()
-            || !self.line.is_empty()
             || self.holders.is_some()
+            || !self.stands_clear(demand)
+    }
+
+    /// Whether nobody who waits names any account of the demand: then there is nobody to overtake
+    /// on it, nothing is set aside there, and nothing pending can concern it.
+    #[inline]
+    pub(super) fn stands_clear(&self, demand: &Demand) -> bool {
+        self.line.is_empty()
+            || (!self.turn.draining
+                && !demand.entries().iter().any(|entry| entry.account().link().is_named()))
+    }
+
+    /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
+    /// `None` leaves everything as it was, and the long way decides.
+    pub(crate) fn take_inline(&mut self, demand: &Demand, now: Instant) -> Option<(u64, Taken)> {
+        let list = demand.list();
+        let is_inline = self.is_plain()
+            && self.stands_clear(demand)
+            && list.fault.is_none()
+            && list.saturated.is_none()
+            && !asking::is_delicate(demand)
+            && self.is_open(now);
+        if !is_inline {
+            return None;
+        }
+        self.know(demand);
+        let id = self.ids.next();
+        match asking::take_all(demand, Asking { id, now, head: None }, self.admission) {
+            Take::All(taken) => {
+                self.count_grant(id, demand, now);
+                self.tally.granted_at_once();
+                self.grants += 1;
+                Some((id, taken))
+            }
+            Take::Short(_) | Take::Never(_) => None,
+            Take::Defect(defect) => {
+                self.unhandled = Some(defect);
+                None
+            }
+        }
     }
 
     /// Somebody asks to be admitted, or asks again with a waker.
     pub(crate) fn arrive(&mut self, asker: &mut Asker, now: Instant, out: &mut Outbox) -> Arrival {
+        if let Some(defect) = self.unhandled.take() {
+            self.close(defect, now, out);
+        }
         if let Some(error) = self.life.refusal() {
             return self.turn_away(asker, error, &[], now, out);
         }
@@ -67,20 +110,21 @@ impl Core {
             asker.id = self.ids.next();
         }
         if asker.demand.is_empty() {
-            return Arrival::Granted(self.grant_at_once(asker, SmallVec::new(), now, out));
+            return Arrival::Granted(self.grant_at_once(asker, Taken::at(now), now, out));
         }
         if let Err(never) = asking::precheck(&asker.demand) {
             return self.refuse(asker, never, now, out);
         }
         self.know(&asker.demand);
-        if !self.line.is_empty() {
+        let stands_clear = self.stands_clear(&asker.demand);
+        if !stands_clear {
             // A newcomer overtakes nobody: what is pending is looked at first, by whoever comes.
             self.catch_up(now, out);
             if let Some(error) = self.life.refusal() {
                 return self.turn_away(asker, error, &[], now, out);
             }
         }
-        let head = self.head_demand();
+        let head = if stands_clear { None } else { self.head_demand() };
         let asking = Asking { id: asker.id, now, head: head.as_ref() };
         let arrival = self.ask(asker, asking, out);
         out.demands.extend(head);
@@ -90,11 +134,11 @@ impl Core {
     fn ask(&mut self, asker: &mut Asker, asking: Asking<'_>, out: &mut Outbox) -> Arrival {
         let now = asking.now;
         let open = self.is_open(now);
-        if open && asking.head.is_none() && !asking::is_delicate(&asker.demand) {
-            // The inline path: debit first, survey only on failure.
+        if open && asking.head.is_none() && !asker.is_tried && !asking::is_delicate(&asker.demand) {
+            // Debit first, survey only on failure.
             match asking::take_all(&asker.demand, asking, self.admission) {
-                Take::All(parts) => {
-                    return Arrival::Granted(self.grant_at_once(asker, parts, now, out));
+                Take::All(taken) => {
+                    return Arrival::Granted(self.grant_at_once(asker, taken, now, out));
                 }
                 Take::Short(_) => {}
                 Take::Never(never) => return self.refuse(asker, never, now, out),
@@ -107,8 +151,8 @@ impl Core {
             Err(never) => self.refuse(asker, never, now, out),
             Ok(()) if open && short.is_empty() => {
                 match asking::take_all(&asker.demand, asking, self.admission) {
-                    Take::All(parts) => {
-                        Arrival::Granted(self.grant_at_once(asker, parts, now, out))
+                    Take::All(taken) => {
+                        Arrival::Granted(self.grant_at_once(asker, taken, now, out))
                     }
                     Take::Short(index) => {
                         short.push(index);
@@ -134,12 +178,12 @@ impl Core {
         out: &mut Outbox,
     ) -> Arrival {
         let now = asking.now;
-        let (within, waker) = match &mut asker.want {
+        let within = match &asker.want {
             // Turned away by memory, it begins no drain.
             Want::Now => {
                 return Arrival::WouldWait(self.shortages(&asker.demand, asking, open, short));
             }
-            Want::Wait { within, waker } => (*within, waker.take()),
+            Want::Wait { within, .. } => *within,
         };
         if self.line.len() >= self.max_waiting {
             let (waiting, limit) = (self.line.len(), self.max_waiting);
@@ -153,15 +197,24 @@ impl Core {
             let late = AdmitError::TimedOut { waited: Duration::ZERO, shortages };
             return self.turn_away(asker, late, &limits, now, out);
         }
-        if waker.is_none() {
+        if !asker.has_waker() {
             return Arrival::NeedsWaker;
         }
-        let when = match self.when(&asker.demand, asking, open, short, Doubt::default()) {
-            Ok(when) => when,
+        let spot = match self.spot(&asker.demand, asking, open, short) {
+            Ok(spot) => spot,
             Err(never) => return self.refuse(asker, never, now, out),
+        };
+        // Taken only now: on every way out before, the waker stays with the asker, whose owner drops
+        // it outside the lock. What a waker does as it drops is not ours.
+        let waker = match &mut asker.want {
+            Want::Now => None,
+            Want::Wait { waker, .. } => waker.take(),
         };
         // A limit too far ahead to be told is no limit.
         let expires = within.and_then(|within| now.checked_add(within));
+        for entry in asker.demand.entries() {
+            entry.account().link().count_naming(true);
+        }
         let key = self.line.push(Waiter {
             id: asker.id,
             demand: std::mem::take(&mut asker.demand),
@@ -169,11 +222,10 @@ impl Core {
             arrived: now,
             expires,
             holds: SmallVec::new(),
-            named: None,
-            breaches: 0,
         });
         self.expiries.extend(expires.map(|at| (at, key)));
-        self.stay(key, open, short, when, now, out);
+        self.file_newcomer(key, spot, open, now);
+        self.hold_on(key, open, short, now, out);
         if matches!(self.life, Life::Unstarted) && !self.warned_unstarted {
             self.warned_unstarted = true;
             out.lines.push(outbox::Line::NotStarted);
@@ -185,11 +237,12 @@ impl Core {
     fn grant_at_once(
         &mut self,
         asker: &Asker,
-        parts: SmallVec<[Part; 3]>,
+        taken: Taken,
         now: Instant,
         out: &mut Outbox,
     ) -> Taken {
         self.count_grant(asker.id, &asker.demand, now);
+        self.grants += 1;
         self.tally.granted_at_once();
         if self.teller.is_watched() {
             for index in 0..asker.demand.entries().len() {
@@ -197,7 +250,7 @@ impl Core {
                 self.tell(limit, &asker.demand, EventKind::GrantedImmediate, None, None, now, out);
             }
         }
-        Taken::new(parts)
+        taken
     }
 
     /// Refuses a newcomer for the reason one of its accounts gave.

@@ -3,13 +3,11 @@
 //! Free functions over a demand: they know neither the line nor the lock, and decide nothing. "Not
 //! now" and "never" come back as different things.
 
-use smallvec::{SmallVec, smallvec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokio::time::Instant;
 
-use super::taken::Part;
+use super::taken::Taken;
 use crate::account::{Ask, Refusal};
-use crate::amount::Amount;
 use crate::demand::{Demand, Entry};
 use crate::error::{AccountPanic, AdmitError, Defect, Shortage};
 use crate::sync::Arc;
@@ -95,12 +93,12 @@ pub(crate) fn earliest(
 /// What came of an attempt to take a whole demand.
 pub(crate) enum Take {
     /// All of it is taken.
-    All(SmallVec<[Part; 3]>),
+    All(Taken),
     /// Nothing is: the entry at this position did not fit.
     Short(u32),
     /// Nothing is, and waiting would not help.
     Never(Never),
-    /// Something may be: an account panicked while it was given back to.
+    /// Of one account something may be: it panicked while it was given back to.
     Defect(Defect),
 }
 
@@ -111,8 +109,7 @@ pub(crate) enum Take {
 /// they are told.
 pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> Take {
     let list = demand.list();
-    let mut parts: SmallVec<[Part; 3]> =
-        smallvec![Part::new(Amount::NONE, asking.now); list.entries.len()];
+    let mut taken = Taken::at(asking.now);
     let mut done = 0;
     // One net under all takes: it costs the same as one under each of them only when it is needed.
     let attempt = catch_unwind(AssertUnwindSafe(|| {
@@ -122,7 +119,8 @@ pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> T
                 return Some(Take::Never(quarantined(entry, index)));
             }
             match entry.account().try_take(&asking.ask(entry)) {
-                Ok(Some(at)) => parts[index as usize] = Part::new(entry.amount(), at),
+                Ok(Some(at)) if at == asking.now => {}
+                Ok(Some(at)) => taken.part_mut(index as usize, demand).at = at,
                 Ok(None) => return Some(Take::Short(index)),
                 Err(refusal) => return Some(Take::Never(refused(entry, index, refusal))),
             }
@@ -131,7 +129,7 @@ pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> T
         None
     }));
     let failed = match attempt {
-        Ok(None) => return Take::All(parts),
+        Ok(None) => return Take::All(taken),
         Ok(Some(failed)) => failed,
         Err(payload) => {
             let index = list.order[done];
@@ -139,18 +137,20 @@ pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> T
             Take::Never(faulty(entry, index, AccountPanic::of("try_take", &*payload)))
         }
     };
+    let mut defect = None;
     for &index in list.order[..done].iter().rev() {
         let entry = &list.entries[index as usize];
-        let charge = parts[index as usize].charge(asking.id);
+        let charge = taken.part(index as usize, demand).charge(asking.id);
         if let Err(panic) =
             AccountPanic::catch("give", || entry.account().give(&charge, asking.now))
         {
+            // The others still get back what is theirs: they may serve other admissions.
             let what = format!("`{}` could not take back a failed attempt", entry.name());
-            return Take::Defect(Defect::new(what, panic.message));
+            defect.get_or_insert_with(|| Defect::new(what, panic.message));
         }
         entry.account().link().tell_others(admission);
     }
-    failed
+    defect.map_or(failed, Take::Defect)
 }
 
 /// The shortage of one entry, for an error or a snapshot.

@@ -9,8 +9,9 @@
 //!    the attempt returns.
 //! 2. `line` stands in order of arrival, and only its head has a reservation: everybody else asks
 //!    with the head's amounts set aside.
-//! 3. Between passes, either nobody who waits could go, or `walk` says there is something to look
-//!    at, or its deadline is no later than the first instant at which the clock lets somebody go.
+//! 3. Between passes, either nobody who waits could go, or the index says that a pass is wanted, or
+//!    its deadline is no later than the first instant at which the clock lets somebody go. (What
+//!    that rests on is 7 to 9, in [`index`](super::index).)
 //! 4. `held` counts the grants that were made and not settled, those that landed and were not
 //!    collected among them.
 //! 5. An account's `waiting` counts the waiters that hold a [`Limit`] on it; each such hold was told
@@ -22,10 +23,11 @@ use std::collections::{BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use super::asking::{self, Asking};
+use super::counters::Counters;
 use super::ids::Ids;
+use super::index::Index;
 use super::line::{Key, Landing, Limit, Line, Outcome, Waiter};
 use super::outbox::{self, Outbox};
-use super::pass::Walk;
 use super::tally::Tally;
 use super::teller::Teller;
 use crate::account::{Account, AccountId, Inbox, Marks, Turn, Valve};
@@ -89,7 +91,7 @@ pub(crate) struct Core {
     pub(super) admission: u64,
     pub(crate) life: Life,
     pub(crate) line: Line,
-    pub(super) walk: Walk,
+    pub(super) index: Index,
     pub(super) records: HashMap<AccountId, Record>,
     /// Only to be handed to the links of accounts; the face reads it.
     inbox: Arc<Inbox>,
@@ -100,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) latest: Instant,
     pub(super) ids: Ids,
     pub(super) held: usize,
+    /// Grants there are, settled or not: they own the admission, but are no handles.
+    pub(crate) grants: usize,
     pub(super) expiries: BTreeSet<(Instant, Key)>,
     pub(crate) tally: Tally,
     pub(crate) teller: Teller,
@@ -113,6 +117,11 @@ pub(crate) struct Core {
     pub(super) changes: u64,
     /// What the evaluator sleeps until.
     pub(crate) armed: Option<Instant>,
+    pub(crate) counters: Counters,
+    /// A defect met on the inline path, which the next to come closes the admission with.
+    pub(super) unhandled: Option<Defect>,
+    /// Somebody waits for the admission to be drained.
+    pub(crate) awaits_drain: bool,
     /// The entries found short by the last survey: kept to be used again.
     pub(super) short: Vec<u32>,
 }
@@ -133,7 +142,7 @@ impl Core {
             admission: inbox.admission(),
             life: Life::Unstarted,
             line: Line::new(),
-            walk: Walk::default(),
+            index: Index::default(),
             records: HashMap::new(),
             inbox,
             valve: settings.valve,
@@ -142,6 +151,7 @@ impl Core {
             latest: now,
             ids: Ids::default(),
             held: 0,
+            grants: 0,
             expiries: BTreeSet::new(),
             tally: Tally::default(),
             teller: Teller::default(),
@@ -151,11 +161,15 @@ impl Core {
             is_listening: false,
             changes: 0,
             armed: None,
+            counters: Counters::default(),
+            unhandled: None,
+            awaits_drain: false,
             short: Vec::new(),
         }
     }
 
     /// What every grant counts for, at once or from the line.
+    #[inline]
     pub(super) fn count_grant(&mut self, id: u64, demand: &Demand, now: Instant) {
         self.held += 1;
         self.changes += 1;
@@ -195,14 +209,25 @@ impl Core {
         if marks.has(Marks::GONE) {
             self.records.remove(&account);
         }
-        self.changed();
+        if self.line.is_empty() {
+            return;
+        }
+        if marks.has(Marks::GREW) {
+            self.changed(account);
+        }
+        if marks.has(Marks::MAY_REFUSE) {
+            self.index.suspect(account);
+        }
+        if self.valve.as_ref().is_some_and(|valve| valve.link().id() == account) {
+            self.index.is_wanted = true;
+        }
     }
 
-    /// Something but the clock may have changed an answer.
-    pub(super) fn changed(&mut self) {
+    /// Something but the clock may have changed an account's answer.
+    pub(super) fn changed(&mut self, account: AccountId) {
         self.changes += 1;
         if !self.line.is_empty() {
-            self.walk.mark();
+            self.index.mark(account);
         }
     }
 
@@ -217,6 +242,7 @@ impl Core {
     }
 
     /// Whether the valve lets one more job with entries go.
+    #[inline]
     pub(super) fn is_open(&self, now: Instant) -> bool {
         self.valve.as_ref().is_none_or(|valve| valve.willing(self.turn, now))
     }
@@ -252,30 +278,47 @@ impl Core {
 
     /// A waiter that was granted collects it, or one that failed its reason.
     pub(crate) fn collect(&mut self, key: Key) -> Option<Outcome> {
-        self.line.collect(key)
+        let outcome = self.line.collect(key);
+        self.grants += usize::from(matches!(outcome, Some(Outcome::Granted(_))));
+        outcome
     }
 
     /// The job behind `key` is gone: it leaves the line, or gives back what it never saw.
     pub(crate) fn withdraw(&mut self, key: Key, now: Instant, out: &mut Outbox) {
         if let Some(Outcome::Granted(landing)) = self.line.collect(key) {
             let Landing { waiter, mut taken, .. } = *landing;
-            self.settle(waiter.id, &waiter.demand, &mut taken, Settlement::Rollback, now, out);
+            let rollback = Settlement::Rollback;
+            self.settle(waiter.id, &waiter.demand, &mut taken, rollback, now, out);
             out.demands.push(waiter.demand);
             return;
         }
-        let was_head = self.line.head() == Some(key);
-        self.walk.step_over(&self.line, key);
+        if self.line.waiter(key).is_none() {
+            return;
+        }
+        self.part(key, out);
         let Some(mut waiter) = self.line.remove(key) else { return };
         self.left(key, &waiter);
         self.tally.left(&AdmitError::Cancelled);
         self.tell_rejected(&waiter.demand, &waiter.holds, &[], RejectReason::Cancelled, now, out);
         out.old_wakers.extend(waiter.waker.take());
         out.demands.push(waiter.demand);
-        if was_head {
-            // It reserves nothing any more, which nothing else would tell those behind it.
-            self.changed();
-        }
         self.look_if_drained(out);
+    }
+
+    /// A waiter is about to leave the line: its class goes on without it. When it is the head, it
+    /// reserves nothing any more, which nothing else would tell those behind it.
+    pub(super) fn part(&mut self, key: Key, out: &mut Outbox) {
+        let Some(waiter) = self.line.waiter(key) else { return };
+        let demand = waiter.demand.clone();
+        let was_head = self.line.head() == Some(key);
+        out.demands.extend(self.index.part(&mut self.line, key, &demand));
+        if was_head {
+            self.changes += 1;
+            self.index.head = None;
+            for entry in demand.entries() {
+                self.index.mark(entry.id());
+            }
+        }
     }
 
     /// A waiter is out of the line: what the line kept about it goes too.
@@ -286,8 +329,11 @@ impl Core {
         for &(limit, _) in &waiter.holds {
             self.count_hold(limit, &waiter.demand, false);
         }
+        for entry in waiter.demand.entries() {
+            entry.account().link().count_naming(false);
+        }
         if self.line.is_empty() {
-            self.walk.rest();
+            self.index.rest();
             self.turn = Turn::default();
         }
     }
@@ -314,12 +360,13 @@ impl Core {
         now: Instant,
         out: &mut Outbox,
     ) {
-        self.walk.step_over(&self.line, key);
+        self.part(key, out);
         let Some(mut waiter) = self.line.lift(key) else { return };
         self.left(key, &waiter);
         self.tally.left(&error);
         self.tell_rejected(&waiter.demand, &waiter.holds, on, reason_of(&error), now, out);
         out.wakers.extend(waiter.waker.take());
+        self.counters.count_wake();
         out.demands.push(waiter.demand);
         self.line.lay(key, Outcome::Failed(error));
         self.look_if_drained(out);
@@ -330,9 +377,8 @@ impl Core {
         while let Some(&(at, key)) = self.expiries.first()
             && at <= now
         {
-            let head = self.line.head();
-            let was_head = head == Some(key);
-            let ahead = if was_head { None } else { self.head_demand() };
+            let is_head = self.line.head() == Some(key);
+            let ahead = if is_head { None } else { self.head_demand() };
             let Some(waiter) = self.line.waiter(key) else {
                 self.expiries.pop_first();
                 continue;
@@ -348,9 +394,6 @@ impl Core {
             self.short = short;
             out.demands.extend(ahead);
             self.fail(key, AdmitError::TimedOut { waited, shortages }, &[], now, out);
-            if was_head {
-                self.changed();
-            }
         }
     }
 
@@ -408,14 +451,23 @@ impl Core {
         self.line.is_empty() && self.held == 0
     }
 
-    pub(super) fn look_if_drained(&self, out: &mut Outbox) {
-        out.is_drained |= self.is_drained();
+    pub(crate) fn look_if_drained(&self, out: &mut Outbox) {
+        out.is_drained |= self.awaits_drain && self.is_drained();
+    }
+
+    /// Whether a grant concerns nobody but who asks for it: nobody listens, nothing is tracked.
+    #[inline]
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self.life, Life::Unstarted | Life::Running(_))
+            && self.unhandled.is_none()
+            && self.holders.is_none()
+            && !self.teller.is_watched()
     }
 
     /// When the evaluator has something to do from the clock alone.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let expiry = self.expiries.first().map(|&(at, _)| at);
-        [self.walk.deadline(), expiry].into_iter().flatten().min()
+        [self.index.deadline(), expiry].into_iter().flatten().min()
     }
 
     /// Whether the evaluator must be woken: there is something to look at, or its timer is late.
@@ -423,7 +475,7 @@ impl Core {
         if self.line.is_empty() {
             return false;
         }
-        self.walk.is_marked()
+        self.wants_pass()
             || self
                 .next_deadline()
                 .is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed))

@@ -43,17 +43,20 @@ pub(super) async fn run(watch: Watch) {
     let shared = &*watch.shared;
     let mut timer = pin!(sleep_until(Instant::now()));
     loop {
-        shared.look_at_memory();
+        let early = shared.look_at_memory();
         let turn = shared.hold(|core, out| {
             if !matches!(core.life, Life::Running(_)) {
                 return Turn::Over;
             }
-            let now = tick(core);
+            let now = tick(core, early);
             if !core.turn(now, out) {
                 // Whoever comes next goes on; no timer is needed meanwhile.
                 return Turn::Unfinished;
             }
             let armed = core.next_deadline().map(|deadline| deadline.min(now + FURTHEST));
+            if armed.is_some() && armed != core.armed {
+                core.counters.count_timer();
+            }
             core.armed = armed;
             armed.map_or(Turn::Idle, Turn::Until)
         });

@@ -1,6 +1,7 @@
 //! The face of the engine: the only lock, and what happens around it.
 
 use std::fmt;
+use std::ops::DerefMut;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -8,12 +9,12 @@ use tokio::time::Instant;
 use super::arrive::{Arrival, Asker};
 use super::core::{Core, Life, Settings, Settlement};
 use super::line::{Key, Limit, Outcome};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
 use super::taken::Taken;
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
-use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 /// What handles, futures, grants and the evaluator of one admission share.
 ///
@@ -44,19 +45,18 @@ impl Shared {
     /// One decision: lock, decide, unlock, and do what was left to do.
     pub(super) fn hold<R>(&self, decide: impl FnOnce(&mut Core, &mut Outbox) -> R) -> R {
         let mut out = Outbox::default();
-        let mut core = self.enter();
-        let result = decide(&mut core, &mut out);
-        self.leave(core, &mut out);
+        let result = {
+            let mut core = self.core.lock();
+            if self.inbox.is_pending() {
+                self.hear(&mut core);
+            }
+            let result = decide(&mut core, &mut out);
+            self.leave(&mut core, &mut out);
+            drop(core);
+            result
+        };
         self.deliver(&mut out);
         result
-    }
-
-    fn enter(&self) -> MutexGuard<'_, Core> {
-        let mut core = self.core.lock();
-        if self.inbox.is_pending() {
-            self.hear(&mut core);
-        }
-        core
     }
 
     fn hear(&self, core: &mut Core) {
@@ -68,12 +68,12 @@ impl Shared {
     ///
     /// Missed here would be an announcement between a no and the filing of the waiter: `listen`
     /// answers whether one came before the inbox knew that somebody waits.
-    fn leave(&self, mut core: MutexGuard<'_, Core>, out: &mut Outbox) {
+    fn leave(&self, core: &mut Core, out: &mut Outbox) {
         let waits = !core.line.is_empty();
         if waits != core.is_listening {
             core.is_listening = waits;
             if self.inbox.listen(waits) && waits {
-                self.hear(&mut core);
+                self.hear(core);
             }
         }
         out.wake_evaluator |= matches!(core.life, Life::Running(_)) && core.needs_evaluator();
@@ -81,7 +81,6 @@ impl Shared {
             self.publisher.enqueue(&mut out.events);
             out.has_events = true;
         }
-        drop(core);
     }
 
     fn deliver(&self, out: &mut Outbox) {
@@ -93,31 +92,51 @@ impl Shared {
             self.publisher.publish();
         }
         if out.is_drained {
-            self.drained.notify_waiters();
+            contain("a waker", || self.drained.notify_waiters());
         }
     }
 
-    /// Lets the valve refresh its reading, outside every lock.
-    pub(super) fn look_at_memory(&self) {
-        if let Some(valve) = &self.valve {
-            valve.look(Instant::now());
-        }
-    }
-
-    /// Somebody asks to be admitted, for the first time or with a waker.
-    pub(super) fn arrive(&self, asker: &mut Asker) -> Arrival {
-        self.hold(|core, out| {
-            let wants_to_park = asker.has_waker();
-            let now = if wants_to_park || core.needs_clock(&asker.demand) {
-                tick(core)
-            } else {
-                core.latest
-            };
-            core.arrive(asker, now, out)
+    /// Lets the valve refresh its reading, outside every lock. Answers the instant that took.
+    pub(super) fn look_at_memory(&self) -> Option<Instant> {
+        self.valve.as_ref().map(|valve| {
+            let now = Instant::now();
+            valve.look(now);
+            now
         })
     }
 
-    /// An outcome, if one is there; else the waker is kept for when it is.
+    /// The inline path: one lock, and the clock only for those who read it.
+    ///
+    /// `early` is the instant memory was looked at, if it was: one reading serves for both.
+    pub(super) fn arrive_inline(&self, demand: &Demand, early: Option<Instant>) -> Option<Inline> {
+        let mut core = self.core.lock();
+        if self.inbox.is_pending() {
+            return None;
+        }
+        let now = match early {
+            None if !demand.list().timed => core.latest,
+            early => tick(&mut core, early),
+        };
+        let (id, taken) = core.take_inline(demand, now)?;
+        Some(Inline { id, taken, grants: core.grants })
+    }
+
+    /// Somebody asks to be admitted, for the first time or with a waker.
+    /// With how many grants there are then.
+    pub(super) fn arrive(&self, asker: &mut Asker, early: Option<Instant>) -> (Arrival, usize) {
+        self.hold(|core, out| {
+            let now = if asker.has_waker() || core.needs_clock(&asker.demand) {
+                tick(core, early)
+            } else {
+                core.latest
+            };
+            let arrival = core.arrive(asker, now, out);
+            (arrival, core.grants)
+        })
+    }
+
+    /// An outcome, if one is there, with how many grants there are then; else the waker is kept for
+    /// when it is.
     ///
     /// Answers `Err` when the waker must be replaced, which takes a clone made outside the lock.
     pub(super) fn collect(
@@ -125,11 +144,11 @@ impl Shared {
         key: Key,
         waker: &std::task::Waker,
         fresh: Option<std::task::Waker>,
-    ) -> Result<Option<Outcome>, NeedsWaker> {
+    ) -> Result<Option<(Outcome, usize)>, NeedsWaker> {
         self.hold(|core, out| {
             if let Some(outcome) = core.collect(key) {
                 out.old_wakers.extend(fresh);
-                return Ok(Some(outcome));
+                return Ok(Some((outcome, core.grants)));
             }
             let Some(waiter) = core.line.waiter_mut(key) else {
                 out.old_wakers.extend(fresh);
@@ -166,38 +185,101 @@ impl Shared {
     /// The job behind `key` is gone.
     pub(super) fn withdraw(&self, key: Key) {
         self.hold(|core, out| {
-            let now = tick(core);
+            let now = tick(core, None);
             core.withdraw(key, now, out);
         });
     }
 
-    /// Settles a grant, if it is not settled yet.
+    /// Settles a grant, if it is not settled yet. `is_over` says that the grant itself goes too.
+    ///
+    /// `taken` is the grant's own lock where it is shared. It goes with the decision: the wakers that
+    /// run afterwards may come back to the same grant.
     pub(crate) fn settle(
         &self,
         id: u64,
         demand: &Demand,
-        taken: &mut Taken,
+        mut taken: impl DerefMut<Target = Taken>,
         how: Settlement,
+        is_over: bool,
     ) -> bool {
-        self.hold(|core, out| {
+        if how == Settlement::Release
+            && let Some(left_to_do) = self.release_inline(id, demand, &mut taken, is_over)
+        {
+            drop(taken);
+            if let Some(mut out) = left_to_do {
+                self.deliver(&mut out);
+            }
+            return true;
+        }
+        self.hold(move |core, out| {
             // A release returns permits, which need no clock; time accounts only hear of it, and
             // take an older instant for their own latest.
-            let now = if how == Settlement::Rollback { tick(core) } else { core.latest };
-            core.settle(id, demand, taken, how, now, out)
+            let now = if how == Settlement::Rollback { tick(core, None) } else { core.latest };
+            core.grants -= usize::from(is_over);
+            core.settle(id, demand, &mut taken, how, now, out)
         })
     }
 
-    /// Gives one release account of a grant back early.
+    /// The inline way back: one lock, no clock, nobody to wake. Answers what is left to be done,
+    /// which is mostly nothing; `None` when this way does not lead through.
+    fn release_inline(
+        &self,
+        id: u64,
+        demand: &Demand,
+        taken: &mut Taken,
+        is_over: bool,
+    ) -> Option<Option<Box<Outbox>>> {
+        let mut core = self.core.lock();
+        if self.inbox.is_pending() {
+            return None;
+        }
+        let troubles = core.settle_inline(id, demand, taken)?;
+        core.grants -= usize::from(is_over);
+        if troubles.is_empty() && !core.awaits_drain {
+            return Some(None);
+        }
+        let mut out = Box::<Outbox>::default();
+        core.mend(demand, troubles, &mut out);
+        core.look_if_drained(&mut out);
+        self.leave(&mut core, &mut out);
+        drop(core);
+        Some(Some(out))
+    }
+
+    /// A grant that settled before goes.
+    pub(crate) fn forget_grant(&self) {
+        self.core.lock().grants -= 1;
+    }
+
+    /// The last handle is gone.
+    pub(super) fn stop_quietly(&self) {
+        self.hold(|core, out| {
+            let now = core.latest;
+            core.stop(now, out);
+        });
+    }
+
+    /// Stops when there is no handle but grants. `owners` counts both, without the caller.
+    pub(super) fn stop_when_only_grants_are_left(&self, owners: impl FnOnce() -> usize) {
+        self.hold(|core, out| {
+            if owners() <= core.grants {
+                let now = core.latest;
+                core.stop(now, out);
+            }
+        });
+    }
+
+    /// Gives one release account of a grant back early; `taken` as for [`settle`](Self::settle).
     pub(crate) fn release_one(
         &self,
         id: u64,
         demand: &Demand,
         index: usize,
-        taken: &mut Taken,
+        mut taken: impl DerefMut<Target = Taken>,
     ) -> bool {
-        self.hold(|core, out| {
+        self.hold(move |core, out| {
             let now = core.latest;
-            core.release_one(id, demand, index, taken, now, out)
+            core.release_one(id, demand, index, &mut taken, now, out)
         })
     }
 
@@ -214,13 +296,22 @@ impl Shared {
     }
 }
 
+/// What the inline path took.
+pub(super) struct Inline {
+    pub(super) id: u64,
+    pub(super) taken: Taken,
+    /// How many grants there are now.
+    pub(super) grants: usize,
+}
+
 /// The waker kept for a waiter is another task's.
 #[derive(Debug)]
 pub(super) struct NeedsWaker;
 
 /// Reads the clock for a decision: under the lock, and never less than the last.
-pub(super) fn tick(core: &mut Core) -> Instant {
-    core.latest = core.latest.max(Instant::now());
+/// `early` is a reading made just before.
+pub(super) fn tick(core: &mut Core, early: Option<Instant>) -> Instant {
+    core.latest = core.latest.max(early.unwrap_or_else(Instant::now));
     core.latest
 }
 

@@ -13,6 +13,7 @@ pub(crate) struct Ids {
 impl Ids {
     const BLOCK: u64 = 1 << 16;
 
+    #[inline]
     pub(crate) fn next(&mut self) -> u64 {
         static BLOCKS: AtomicU64 = AtomicU64::new(0);
         if self.next == self.end {

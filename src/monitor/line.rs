@@ -1,8 +1,11 @@
 //! The line: who waits, first come first served, and what became of those who left it.
 //!
 //! A slab whose slots are chained by index. A [`Key`] names a slot *and* the ticket of the waiter
-//! in it; tickets are never reused, so a key kept too long finds nobody. A slot lives in one of two
-//! lists: those who wait, and those whose outcome has landed but was not collected yet.
+//! in it; tickets are never reused, so a key kept too long finds nobody. A slot lives in one of
+//! three lists: those who wait, those whose outcome has landed but was not collected yet, and the
+//! free ones. Who waits is chained a second time, with those whose demand is equal: its class.
+//!
+//! The slab grows and shrinks by blocks, so that neither copies a long line under the lock.
 
 use std::task::Waker;
 
@@ -18,6 +21,16 @@ use crate::error::AdmitError;
 pub(crate) struct Key {
     ticket: u64,
     slot: u32,
+}
+
+impl Key {
+    /// A key of nobody.
+    pub(super) const NOBODY: Self = Self { ticket: 0, slot: NIL };
+
+    /// Its place in the order of arrival.
+    pub(super) const fn ticket(self) -> u64 {
+        self.ticket
+    }
 }
 
 /// Which limit held a waiter: the valve, or an entry of its demand.
@@ -37,10 +50,6 @@ pub(crate) struct Waiter {
     pub(crate) expires: Option<Instant>,
     /// What was found short, each with its first no; in the order found.
     pub(crate) holds: SmallVec<[(Limit, Instant); 2]>,
-    /// When the clock alone lets it go, as last computed, and after how many changes that was.
-    pub(crate) named: Option<(Instant, u64)>,
-    /// How often in a row an account broke its word to this waiter.
-    pub(crate) breaches: u8,
 }
 
 /// What became of a waiter that left the line.
@@ -66,45 +75,147 @@ enum State {
 
 struct Slot {
     ticket: u64,
+    /// Where it stands in the line, and where in its class.
+    links: [Link; 2],
+    class: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
     prev: u32,
     next: u32,
-    state: State,
+}
+
+impl Link {
+    const NONE: Self = Self { prev: NIL, next: NIL };
+}
+
+/// The chains a slot is in.
+#[derive(Clone, Copy)]
+enum By {
+    Line = 0,
+    Class = 1,
 }
 
 /// No slot.
 const NIL: u32 = u32::MAX;
 
+/// The ends of a chain of slots.
 #[derive(Clone, Copy, Debug)]
-struct List {
+pub(super) struct Chain {
     first: u32,
     last: u32,
-    len: usize,
+    len: u32,
 }
 
-impl List {
-    const EMPTY: Self = Self { first: NIL, last: NIL, len: 0 };
+impl Chain {
+    pub(super) const EMPTY: Self = Self { first: NIL, last: NIL, len: 0 };
+
+    #[inline]
+    pub(super) const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Slots in blocks that never move.
+struct Slab {
+    blocks: Vec<Vec<Slot>>,
+    len: u32,
+}
+
+impl Slab {
+    const BITS: u32 = 9;
+    const BLOCK: usize = 1 << Self::BITS;
+
+    fn push(&mut self, slot: Slot) -> u32 {
+        let index = self.len;
+        assert_ne!(index, NIL, "fewer than 2^32 waiters");
+        if (index as usize) >> Self::BITS == self.blocks.len() {
+            self.blocks.push(Vec::with_capacity(Self::BLOCK));
+        }
+        self.blocks[(index >> Self::BITS) as usize].push(slot);
+        self.len += 1;
+        index
+    }
+
+    /// Takes the last slot away, and its block when it was the last of it but for one to spare.
+    fn pop(&mut self) {
+        self.len -= 1;
+        self.blocks[(self.len >> Self::BITS) as usize].pop();
+        let needed = (self.len as usize).div_ceil(Self::BLOCK) + 1;
+        self.blocks.truncate(needed);
+    }
+
+    fn get(&self, index: u32) -> Option<&Slot> {
+        self.blocks.get((index >> Self::BITS) as usize)?.get(index as usize & (Self::BLOCK - 1))
+    }
+
+    fn get_mut(&mut self, index: u32) -> Option<&mut Slot> {
+        self.blocks
+            .get_mut((index >> Self::BITS) as usize)?
+            .get_mut(index as usize & (Self::BLOCK - 1))
+    }
+
+    fn append(&mut self, chain: &mut Chain, index: u32, by: By) {
+        let last = std::mem::replace(&mut chain.last, index);
+        self[index].links[by as usize] = Link { prev: last, next: NIL };
+        if last == NIL {
+            chain.first = index;
+        } else {
+            self[last].links[by as usize].next = index;
+        }
+        chain.len += 1;
+    }
+
+    fn unlink(&mut self, chain: &mut Chain, index: u32, by: By) {
+        let Link { prev, next } = self[index].links[by as usize];
+        if prev == NIL {
+            chain.first = next;
+        } else {
+            self[prev].links[by as usize].next = next;
+        }
+        if next == NIL {
+            chain.last = prev;
+        } else {
+            self[next].links[by as usize].prev = prev;
+        }
+        chain.len -= 1;
+    }
+}
+
+impl std::ops::Index<u32> for Slab {
+    type Output = Slot;
+
+    fn index(&self, index: u32) -> &Slot {
+        &self.blocks[(index >> Self::BITS) as usize][index as usize & (Self::BLOCK - 1)]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Slab {
+    fn index_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.blocks[(index >> Self::BITS) as usize][index as usize & (Self::BLOCK - 1)]
+    }
 }
 
 /// Everybody who waits, and every outcome not collected yet.
 pub(crate) struct Line {
-    slots: Vec<Slot>,
-    free: List,
-    waiting: List,
-    landed: List,
+    slots: Slab,
+    free: Chain,
+    waiting: Chain,
+    landed: Chain,
     tickets: u64,
 }
 
 impl Line {
-    /// How many slots are kept however few wait.
-    const KEPT: usize = 256;
-
     pub(crate) const fn new() -> Self {
-        let (free, waiting, landed) = (List::EMPTY, List::EMPTY, List::EMPTY);
-        Self { slots: Vec::new(), free, waiting, landed, tickets: 0 }
+        let slots = Slab { blocks: Vec::new(), len: 0 };
+        let (free, waiting, landed) = (Chain::EMPTY, Chain::EMPTY, Chain::EMPTY);
+        Self { slots, free, waiting, landed, tickets: 0 }
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.waiting.len
+        self.waiting.len as usize
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -115,20 +226,18 @@ impl Line {
     pub(crate) fn push(&mut self, waiter: Waiter) -> Key {
         self.tickets += 1;
         let ticket = self.tickets;
-        let slot = if self.free.first == NIL {
-            let slot = u32::try_from(self.slots.len()).expect("fewer than 2^32 waiters");
-            assert_ne!(slot, NIL, "fewer than 2^32 waiters");
-            self.slots.push(Slot { ticket, prev: NIL, next: NIL, state: State::Waiting(waiter) });
-            slot
+        let state = State::Waiting(waiter);
+        let slot = if self.free.is_empty() {
+            self.slots.push(Slot { ticket, links: [Link::NONE; 2], class: NIL, state })
         } else {
             let slot = self.free.first;
-            Self::unlink(&mut self.slots, &mut self.free, slot);
-            let free = &mut self.slots[slot as usize];
+            self.slots.unlink(&mut self.free, slot, By::Line);
+            let free = &mut self.slots[slot];
             free.ticket = ticket;
-            free.state = State::Waiting(waiter);
+            free.state = state;
             slot
         };
-        Self::append(&mut self.slots, &mut self.waiting, slot);
+        self.slots.append(&mut self.waiting, slot, By::Line);
         Key { ticket, slot }
     }
 
@@ -137,14 +246,9 @@ impl Line {
         self.key(self.waiting.first)
     }
 
-    /// Who stands behind `key`.
-    pub(crate) fn next(&self, key: Key) -> Option<Key> {
-        self.key(self.slots[key.slot as usize].next)
-    }
-
     /// Everybody who waits, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiter> {
-        std::iter::successors(self.head(), |&key| self.next(key))
+        std::iter::successors(self.head(), |key| self.key(self.next(key.slot, By::Line)))
             .map(|key| self.waiter(key).expect("the waiting list holds waiters"))
     }
 
@@ -156,16 +260,40 @@ impl Line {
     }
 
     pub(crate) fn waiter_mut(&mut self, key: Key) -> Option<&mut Waiter> {
-        match &mut self.slot_mut(key)?.state {
+        let slot = self.slots.get_mut(key.slot).filter(|slot| slot.ticket == key.ticket)?;
+        match &mut slot.state {
             State::Waiting(waiter) => Some(waiter),
             _ => None,
         }
     }
 
+    /// Puts a waiter at the end of its class.
+    pub(super) fn join(&mut self, key: Key, class: u32, chain: &mut Chain) {
+        self.slots[key.slot].class = class;
+        self.slots.append(chain, key.slot, By::Class);
+    }
+
+    /// Takes a waiter out of its class. Answers whether it was the front.
+    pub(super) fn part(&mut self, key: Key, chain: &mut Chain) -> bool {
+        let was_front = chain.first == key.slot;
+        self.slots.unlink(chain, key.slot, By::Class);
+        was_front
+    }
+
+    /// The class a waiter is in.
+    pub(super) fn class_of(&self, key: Key) -> u32 {
+        self.slots[key.slot].class
+    }
+
+    /// The front of a class.
+    pub(super) fn front(&self, chain: &Chain) -> Option<Key> {
+        self.key(chain.first)
+    }
+
     /// Takes a waiter out of the line for good.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waiter> {
         self.waiter(key)?;
-        Self::unlink(&mut self.slots, &mut self.waiting, key.slot);
+        self.slots.unlink(&mut self.waiting, key.slot, By::Line);
         match self.release(key.slot) {
             State::Waiting(waiter) => Some(waiter),
             _ => None,
@@ -175,9 +303,8 @@ impl Line {
     /// Takes a waiter out of the line while its outcome is made; [`lay`](Self::lay) must follow.
     pub(crate) fn lift(&mut self, key: Key) -> Option<Waiter> {
         self.waiter(key)?;
-        Self::unlink(&mut self.slots, &mut self.waiting, key.slot);
-        let slot = &mut self.slots[key.slot as usize];
-        match std::mem::replace(&mut slot.state, State::Lifted) {
+        self.slots.unlink(&mut self.waiting, key.slot, By::Line);
+        match std::mem::replace(&mut self.slots[key.slot].state, State::Lifted) {
             State::Waiting(waiter) => Some(waiter),
             _ => None,
         }
@@ -185,21 +312,16 @@ impl Line {
 
     /// Leaves what became of a lifted waiter, to be collected.
     pub(crate) fn lay(&mut self, key: Key, outcome: Outcome) {
-        self.slots[key.slot as usize].state = State::Landed(outcome);
-        Self::append(&mut self.slots, &mut self.landed, key.slot);
-    }
-
-    /// Whether an outcome is there to be collected.
-    pub(crate) fn has_landed(&self, key: Key) -> bool {
-        self.slot(key).is_some_and(|slot| matches!(slot.state, State::Landed(_)))
+        self.slots[key.slot].state = State::Landed(outcome);
+        self.slots.append(&mut self.landed, key.slot, By::Line);
     }
 
     /// Hands out an outcome, once.
     pub(crate) fn collect(&mut self, key: Key) -> Option<Outcome> {
-        if !self.has_landed(key) {
+        if !matches!(self.slot(key)?.state, State::Landed(_)) {
             return None;
         }
-        Self::unlink(&mut self.slots, &mut self.landed, key.slot);
+        self.slots.unlink(&mut self.landed, key.slot, By::Line);
         match self.release(key.slot) {
             State::Landed(outcome) => Some(outcome),
             _ => None,
@@ -211,8 +333,8 @@ impl Line {
         let mut at = self.landed.first;
         std::iter::from_fn(move || {
             while at != NIL {
-                let slot = &self.slots[at as usize];
-                at = slot.next;
+                let slot = &self.slots[at];
+                at = slot.links[By::Line as usize].next;
                 if let State::Landed(Outcome::Granted(landing)) = &slot.state {
                     return Some(&**landing);
                 }
@@ -221,86 +343,63 @@ impl Line {
         })
     }
 
+    fn next(&self, slot: u32, by: By) -> u32 {
+        self.slots[slot].links[by as usize].next
+    }
+
     fn key(&self, slot: u32) -> Option<Key> {
-        (slot != NIL).then(|| Key { ticket: self.slots[slot as usize].ticket, slot })
+        (slot != NIL).then(|| Key { ticket: self.slots[slot].ticket, slot })
     }
 
     fn slot(&self, key: Key) -> Option<&Slot> {
-        self.slots.get(key.slot as usize).filter(|slot| slot.ticket == key.ticket)
-    }
-
-    fn slot_mut(&mut self, key: Key) -> Option<&mut Slot> {
-        self.slots.get_mut(key.slot as usize).filter(|slot| slot.ticket == key.ticket)
+        self.slots.get(key.slot).filter(|slot| slot.ticket == key.ticket)
     }
 
     /// Frees a slot that is in no list. Free slots at the end are given back, so that a line that
     /// was long once does not stay large.
     fn release(&mut self, slot: u32) -> State {
-        let free = &mut self.slots[slot as usize];
+        let free = &mut self.slots[slot];
         let state = std::mem::replace(&mut free.state, State::Free);
         free.ticket = 0;
-        Self::append(&mut self.slots, &mut self.free, slot);
-        while let Some(last) = self.slots.last()
-            && matches!(last.state, State::Free)
+        self.slots.append(&mut self.free, slot, By::Line);
+        while let Some(last) = self.slots.len.checked_sub(1)
+            && matches!(self.slots[last].state, State::Free)
         {
-            let slot = (self.slots.len() - 1) as u32;
-            Self::unlink(&mut self.slots, &mut self.free, slot);
+            self.slots.unlink(&mut self.free, last, By::Line);
             self.slots.pop();
-        }
-        if self.slots.capacity() > Self::KEPT && self.slots.len() < self.slots.capacity() / 4 {
-            self.slots.shrink_to((self.slots.len() * 2).max(Self::KEPT));
         }
         state
     }
 
-    fn append(slots: &mut [Slot], list: &mut List, slot: u32) {
-        let last = std::mem::replace(&mut list.last, slot);
-        slots[slot as usize].prev = last;
-        slots[slot as usize].next = NIL;
-        if last == NIL {
-            list.first = slot;
-        } else {
-            slots[last as usize].next = slot;
-        }
-        list.len += 1;
-    }
-
-    fn unlink(slots: &mut [Slot], list: &mut List, slot: u32) {
-        let Slot { prev, next, .. } = slots[slot as usize];
-        if prev == NIL {
-            list.first = next;
-        } else {
-            slots[prev as usize].next = next;
-        }
-        if next == NIL {
-            list.last = prev;
-        } else {
-            slots[next as usize].prev = prev;
-        }
-        list.len -= 1;
-    }
-
-    /// Asserts that both lists are whole and in order.
+    /// Asserts that the lists are whole and in order.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self) {
         let mut seen = 0;
         for (list, is_waiting) in [(self.waiting, true), (self.landed, false)] {
             let (mut at, mut prev, mut len, mut ticket) = (list.first, NIL, 0, 0);
             while at != NIL {
-                let slot = &self.slots[at as usize];
-                assert_eq!(slot.prev, prev, "a list is chained both ways");
+                let slot = &self.slots[at];
+                let link = slot.links[By::Line as usize];
+                assert_eq!(link.prev, prev, "a list is chained both ways");
                 assert_eq!(matches!(slot.state, State::Waiting(_)), is_waiting);
                 if is_waiting {
                     assert!(slot.ticket > ticket, "the line stands in order of arrival");
                     ticket = slot.ticket;
                 }
-                (prev, at, len) = (at, slot.next, len + 1);
+                (prev, at, len) = (at, link.next, len + 1);
             }
             assert_eq!((list.last, list.len), (prev, len), "a list knows its end and its length");
             seen += len;
         }
-        let free = self.slots.iter().filter(|slot| matches!(slot.state, State::Free)).count();
-        assert_eq!(free, self.free.len, "every free slot is in the free list");
-        assert_eq!(seen + free, self.slots.len(), "every slot is in a list or free");
+        let slots = (0..self.slots.len).map(|slot| &self.slots[slot].state);
+        let free = slots.filter(|state| matches!(state, State::Free)).count();
+        assert_eq!(free, self.free.len as usize, "every free slot is in the free list");
+        assert_eq!(seen + self.free.len, self.slots.len, "every slot is in a list");
+    }
+
+    /// Everybody in a class, the front first.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn members(&self, chain: &Chain) -> impl Iterator<Item = Key> {
+        std::iter::successors(self.key(chain.first), |key| self.key(self.next(key.slot, By::Class)))
     }
 }

@@ -127,6 +127,7 @@ impl Core {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self) {
         self.line.check();
+        self.index.check(&self.line);
         let expiring = self.line.iter().filter(|waiter| waiter.expires.is_some()).count();
         assert_eq!(expiring, self.expiries.len(), "6: every limit in time is filed, and no other");
         assert!(
@@ -138,7 +139,7 @@ impl Core {
         }
         if self.line.is_empty() {
             assert!(!self.turn.draining, "an empty line does not drain");
-            assert_eq!(self.walk.deadline(), None, "3: nobody waits for the clock");
+            assert_eq!(self.index.deadline(), None, "3: nobody waits for the clock");
         }
         for (id, record) in &self.records {
             let Some(account) = record.account.upgrade() else { continue };

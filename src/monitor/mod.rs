@@ -10,9 +10,12 @@ mod arrive;
 mod asking;
 mod builder;
 mod core;
+mod counters;
 mod evaluator;
 mod face;
+mod handle;
 mod ids;
+mod index;
 mod line;
 mod look_in;
 mod outbox;
@@ -22,13 +25,16 @@ mod settle;
 mod taken;
 mod tally;
 mod teller;
+mod tree;
 
 pub use admission::Admission;
 pub use admit::Admit;
 pub use builder::AdmissionBuilder;
+#[cfg(any(test, feature = "testing"))]
+pub use counters::Counters;
 
 pub(crate) use core::Settlement;
-pub(crate) use face::Shared;
+pub(crate) use handle::Handle;
 pub(crate) use line::{Landing, Limit};
 pub(crate) use settle::panic_line;
 pub(crate) use taken::{Standing, Taken};

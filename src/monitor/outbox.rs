@@ -51,19 +51,31 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Does it all, but for the events and the evaluator, which are the face's.
     ///
-    /// A waker that panics must not keep the others from being woken.
+    /// A waker that panics must not keep the others from being woken, nor an account that panics as
+    /// it is dropped: it may be the evaluator that is running here, or the drop of a grant.
     pub(crate) fn deliver(&mut self) {
         for waker in self.wakers.drain(..) {
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!("a waker panicked; the job it belongs to may not be polled");
-            }
+            contain("a waker", || waker.wake());
         }
-        self.old_wakers.clear();
-        self.demands.clear();
-        self.accounts.clear();
+        for waker in self.old_wakers.drain(..) {
+            contain("a waker's drop", || drop(waker));
+        }
+        for demand in self.demands.drain(..) {
+            contain("an account's drop", || drop(demand));
+        }
+        for account in self.accounts.drain(..) {
+            contain("an account's drop", || drop(account));
+        }
         for line in self.lines.drain(..) {
             line.log();
         }
+    }
+}
+
+/// Runs code that is not ours and whose panic must end here.
+pub(super) fn contain(whose: &'static str, call: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+        tracing::error!("{whose} panicked; it is contained here");
     }
 }
 

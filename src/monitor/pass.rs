@@ -1,9 +1,13 @@
 //! The pass: one look at who can go now.
 //!
-//! This is the reference: it walks the whole line and asks everybody. It is linear in the waiters
-//! and obviously right. The rest of the monitor knows it by few words (mark, step over, rest,
-//! deadline), so that something quicker can take its place.
+//! A pass grants exactly what a walk over the whole line would, asking everybody in order of
+//! arrival, the head first and everybody else with the head's amounts set aside. It looks at fewer:
+//! at the head, again as long as heads leave; then, in order of arrival, at the fronts that the
+//! changed accounts say yes to. Accounts the head is short of are passed over whole: one that cannot
+//! cover the reservation alone says yes to nobody on top of it.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -12,11 +16,14 @@ use tokio::time::Instant;
 
 use super::asking::{self, Asking, Never, Take};
 use super::core::{Core, Noted, limits};
-use super::line::{Key, Landing, Limit, Line, Outcome, Waiter};
+use super::index::{HeadLook, Place};
+use super::line::{Key, Landing, Limit, Outcome, Waiter};
 use super::outbox::{self, Outbox};
 use super::taken::Taken;
-use crate::demand::Demand;
-use crate::error::{Defect, panic_message};
+use crate::account::{AccountId, Ask};
+use crate::amount::Amount;
+use crate::demand::{Demand, Entry};
+use crate::error::{AccountPanic, Defect, panic_message};
 use crate::events::EventKind;
 use crate::sync::Arc;
 
@@ -27,74 +34,34 @@ const FIRST_DOUBT: Duration = Duration::from_millis(1);
 /// …as often as this: to about a second.
 const MOST_DOUBLINGS: u8 = 10;
 
-/// Where the walk over the line stands.
+/// Where the next to be looked at comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Ready,
+    Account(AccountId),
+}
+
+/// A front to be looked at in its turn: the earliest of its source, when that was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    ticket: u64,
+    class: u32,
+    source: Source,
+    /// After how many changes. While nothing was taken since, the answer stands.
+    asked_after: u64,
+}
+
+/// Where a waiter that stays is to stand.
 #[derive(Debug)]
-pub(crate) struct Walk {
-    /// Something may have changed an answer since the walk began.
-    is_marked: bool,
-    /// Where an unfinished walk goes on.
-    at: Option<Key>,
-    /// How many looks the next hold may take. It grows while changes keep coming faster than a walk
-    /// gets through, so that a walk always ends.
-    looks: usize,
-    /// The earliest instant at which the clock alone may let somebody go.
-    deadline: Option<Instant>,
-    /// The valve was willing when the walk began.
-    began_open: bool,
-}
-
-impl Default for Walk {
-    fn default() -> Self {
-        Self { is_marked: false, at: None, looks: LOOKS_A_HOLD, deadline: None, began_open: false }
-    }
-}
-
-impl Walk {
-    /// Something but the clock may have changed an answer.
-    pub(super) const fn mark(&mut self) {
-        self.is_marked = true;
-    }
-
-    /// Whether there is something to look at, the clock aside.
-    pub(super) const fn is_marked(&self) -> bool {
-        self.is_marked || self.at.is_some()
-    }
-
-    pub(super) const fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    /// A waiter leaves: the walk goes on behind it.
-    pub(super) fn step_over(&mut self, line: &Line, key: Key) {
-        if self.at == Some(key) {
-            self.at = line.next(key);
-        }
-    }
-
-    /// Nobody waits.
-    pub(super) fn rest(&mut self) {
-        *self = Self::default();
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= now)
-    }
-
-    /// Begins anew, or goes on where the last hold left off.
-    fn begin(&mut self, open: bool) {
-        if self.is_marked || self.at.is_none() {
-            if self.at.take().is_some() {
-                self.looks = self.looks.saturating_mul(2);
-            }
-            self.is_marked = false;
-            self.deadline = None;
-            self.began_open = open;
-        }
-    }
-
-    fn arm(&mut self, at: Instant) {
-        self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
-    }
+pub(super) enum Spot {
+    /// At the head of the line.
+    Head(HeadLook),
+    /// Under the account at this position of its demand, which may say yes at an instant.
+    Under(u32, Option<Instant>),
+    /// No account refuses it.
+    Ready,
+    /// Behind an equal demand.
+    Behind,
 }
 
 impl Core {
@@ -106,7 +73,7 @@ impl Core {
                 return false;
             }
             self.expire(now, out);
-            if !self.walk.is_marked() {
+            if !self.wants_pass() {
                 return true;
             }
         }
@@ -117,15 +84,25 @@ impl Core {
         while self.is_pending(now) && !self.pass(now, out) {}
     }
 
+    /// Whether there is something to look at, the clock aside.
+    pub(super) fn wants_pass(&self) -> bool {
+        !self.line.is_empty()
+            && (self.index.is_wanted
+                || !self.index.refusing.is_empty()
+                || self.index.head.as_ref().map(|head| head.key) != self.line.head())
+    }
+
     fn is_pending(&self, now: Instant) -> bool {
         // While the line drains, memory may have changed its mind, and tells nobody.
-        !self.line.is_empty()
-            && (self.walk.is_marked() || self.walk.is_due(now) || self.turn.draining)
+        self.wants_pass()
+            || (!self.line.is_empty() && self.turn.draining)
+            || self.index.deadline().is_some_and(|deadline| deadline <= now)
     }
 
     /// One pass, or as much of it as one hold of the lock may take. Answers whether it ended.
     fn pass(&mut self, now: Instant, out: &mut Outbox) -> bool {
-        match catch_unwind(AssertUnwindSafe(|| self.walk_on(now, out))) {
+        self.counters.count_pass();
+        match catch_unwind(AssertUnwindSafe(|| self.pass_once(now, out))) {
             Ok(ended) => ended,
             Err(payload) => {
                 let message = panic_message(&*payload);
@@ -135,49 +112,289 @@ impl Core {
         }
     }
 
-    fn walk_on(&mut self, now: Instant, out: &mut Outbox) -> bool {
-        self.walk.begin(self.is_open(now));
+    fn pass_once(&mut self, now: Instant, out: &mut Outbox) -> bool {
+        let began_open = self.is_open(now);
+        self.index.mark_due(now);
         let mut looks = 0;
-        // Every hold begins at the head, again as long as heads leave.
-        let head = loop {
+        if !self.refuse_some(now, &mut looks, out) {
+            return false;
+        }
+        let ahead = loop {
             let Some(head) = self.line.head() else { return true };
+            if looks >= LOOKS_A_HOLD {
+                return false;
+            }
+            self.index.seat(&self.line, head);
             looks += 1;
             if !self.look(head, None, now, out) {
                 break head;
             }
-            if looks >= self.walk.looks {
-                self.walk.at = self.walk.at.or_else(|| self.line.head());
-                return self.walk.at.is_none();
-            }
         };
-        let Some(ahead) = self.head_demand() else { return true };
-        let mut next = match self.walk.at.take() {
-            Some(key) if key != head => Some(key),
-            _ => self.line.next(head),
+        // What asks for a pass from here on asks for another one.
+        self.index.is_wanted = false;
+        let Some(demand) = self.line.waiter(ahead).map(|waiter| waiter.demand.clone()) else {
+            return true;
         };
-        let mut ended = true;
-        while let Some(key) = next {
-            if looks >= self.walk.looks {
-                self.walk.at = Some(key);
-                ended = false;
-                break;
-            }
-            looks += 1;
-            next = self.line.next(key);
-            self.look(key, Some(&ahead), now, out);
-            if self.line.is_empty() {
-                break;
-            }
-        }
-        out.demands.push(ahead);
-        if ended {
-            self.walk.looks = LOOKS_A_HOLD;
+        let ended = self.look_behind(&demand, looks, now, out);
+        if ended && self.index.closed.is_none() && !self.line.is_empty() {
+            self.end_pass(&demand, now, out);
             // Memory was willing and still is: whoever waits, waits on something else.
-            if self.walk.began_open && self.is_open(now) {
+            if began_open && self.is_open(now) {
                 self.turn = crate::account::Turn::default();
             }
         }
+        out.demands.push(demand);
+        self.index.is_wanted |= !ended;
         ended
+    }
+
+    /// Looks, in order of arrival, at the fronts behind the head that changed accounts say yes to.
+    /// Answers whether it got through, or was stopped by memory, which keeps every mark.
+    fn look_behind(
+        &mut self,
+        ahead: &Demand,
+        mut looks: usize,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> bool {
+        self.index.closed = None;
+        if self.stop_at_memory(now) {
+            return true;
+        }
+        let mut queue: BinaryHeap<Reverse<Candidate>> = BinaryHeap::new();
+        queue.extend(self.next_of(Source::Ready, ahead, 0, now).map(Reverse));
+        for at in 0..self.index.marked.len() {
+            let account = self.index.marked[at];
+            let is_short = |head: &HeadLook| head.short.contains(&account);
+            if !self.index.head.as_ref().is_some_and(is_short) {
+                let source = Source::Account(account);
+                queue.extend(self.next_of(source, ahead, 0, now).map(Reverse));
+            }
+        }
+        while let Some(Reverse(candidate)) = queue.pop() {
+            let Candidate { ticket, class, source, asked_after } = candidate;
+            if asked_after != self.changes {
+                // Something was taken since. Only the earliest of its source may have changed, and
+                // only to a later one: a take makes no no into a yes.
+                let again = self.next_of(source, ahead, ticket - 1, now);
+                if again.is_none_or(|again| again.ticket != ticket) {
+                    queue.extend(again.map(Reverse));
+                    continue;
+                }
+            }
+            if looks >= LOOKS_A_HOLD {
+                return false;
+            }
+            looks += 1;
+            if let Some(front) = self.index.front(&self.line, class) {
+                self.look(front, Some(ahead), now, out);
+            }
+            if self.line.is_empty() || self.stop_at_memory(now) {
+                return true;
+            }
+            queue.extend(self.next_of(source, ahead, ticket, now).map(Reverse));
+        }
+        true
+    }
+
+    /// Whether memory lets nobody go now; then its instant is the only one that counts.
+    fn stop_at_memory(&mut self, now: Instant) -> bool {
+        if self.is_open(now) {
+            return false;
+        }
+        self.index.closed = Some(self.memory_instant(now));
+        true
+    }
+
+    /// When memory is worth asking again.
+    fn memory_instant(&self, now: Instant) -> Option<Instant> {
+        let at = self.valve.as_ref().and_then(|valve| valve.earliest(self.turn, now));
+        at.map(|at| at.max(now + FIRST_DOUBT))
+    }
+
+    /// The earliest front of a source after a ticket.
+    fn next_of(
+        &mut self,
+        source: Source,
+        ahead: &Demand,
+        after: u64,
+        now: Instant,
+    ) -> Option<Candidate> {
+        let found = match source {
+            Source::Ready => self.index.first_ready(after),
+            Source::Account(account) => {
+                let tree = self.index.watch(account)?.tree;
+                let mut asked = 0;
+                let found = self.index.forest().first_fitting(tree, after, &mut |class, amount| {
+                    asked += 1;
+                    // A refusal or a panic is a reason to look: the look finds whose it is.
+                    self.ask_for(account, class, amount, ahead, now, |entry, ask| {
+                        AccountPanic::catch("fits", || entry.account().fits(ask))
+                            .map_or(true, |answer| answer.unwrap_or(true))
+                    })
+                    .unwrap_or(true)
+                });
+                self.counters.count_asked(asked);
+                found
+            }
+        };
+        let (ticket, class) = found?;
+        Some(Candidate { ticket, class, source, asked_after: self.changes })
+    }
+
+    /// Puts a question to an account on behalf of a class, for an amount that may be less than the
+    /// class's own.
+    fn ask_for<R>(
+        &self,
+        account: AccountId,
+        class: u32,
+        amount: Amount,
+        ahead: &Demand,
+        now: Instant,
+        question: impl FnOnce(&Entry, &Ask) -> R,
+    ) -> Option<R> {
+        let front = self.line.waiter(self.index.front(&self.line, class)?)?;
+        let entry = &front.demand.entries()[front.demand.position(account)?];
+        let ask = Ask::new(front.id, amount, now).behind(ahead.amount_on(account));
+        Some(question(entry, &ask))
+    }
+
+    /// The end of a pass that got through: marks are done with, and deadlines set anew.
+    fn end_pass(&mut self, ahead: &Demand, now: Instant, out: &mut Outbox) {
+        for account in std::mem::take(&mut self.index.marked) {
+            self.set_deadline(account, ahead, now, out);
+        }
+    }
+
+    /// Sets the instant at which the clock alone may change an account's answer.
+    ///
+    /// Also for an account the head is short of: the head may stop being short there while it still
+    /// waits elsewhere, and only the clock would say so.
+    fn set_deadline(&mut self, account: AccountId, ahead: &Demand, now: Instant, out: &mut Outbox) {
+        let Some(watch) = self.index.watch(account) else { return };
+        let tree = watch.tree;
+        let mut asked = 0;
+        let (mut shared, mut panicked) = (false, false);
+        let soonest = self.index.forest().soonest(tree, &mut |class, amount| {
+            asked += 1;
+            self.ask_for(account, class, amount, ahead, now, |entry, ask| {
+                shared |= entry.account().link().is_shared();
+                // Whose fault it is, is found by asking everybody.
+                AccountPanic::catch("earliest_fit", || entry.account().earliest_fit(ask))
+                    .unwrap_or_else(|_| {
+                        panicked = true;
+                        Some(now)
+                    })
+            })
+            .flatten()
+        });
+        self.counters.count_asked(asked);
+        let changes = self.changes;
+        let Some(watch) = self.index.watch_mut(account) else { return };
+        watch.is_marked = false;
+        let was_due = std::mem::take(&mut watch.was_due) && watch.named_after == changes;
+        let is_late = soonest.is_some_and(|at| at <= now || (was_due && at < now + FIRST_DOUBT));
+        // What another admission takes or gives is no event here, so a shared account is asked
+        // again soon, and not suspected.
+        let breaches = if shared { 0 } else { watch.breaches };
+        let at = soonest.map(|at| if is_late { at.max(now + pause(breaches)) } else { at });
+        watch.breaches = if is_late { (breaches + 1).min(MOST_DOUBLINGS) } else { 0 };
+        watch.named_after = changes;
+        let is_suspect = is_late && breaches >= 2;
+        self.index.set_deadline(account, at);
+        if panicked {
+            self.index.suspect(account);
+        }
+        if is_suspect {
+            self.complain(account, out);
+        }
+    }
+
+    fn complain(&mut self, account: AccountId, out: &mut Outbox) {
+        if !self.note(account, Noted::BrokenWord) {
+            return;
+        }
+        let known = self.records.get(&account).and_then(|record| record.account.upgrade());
+        if let Some(known) = known {
+            let what = "it says no at the instant it named itself; it is asked less and less often";
+            let account = Arc::clone(known.link().name());
+            out.lines.push(outbox::Line::BrokenWord { account, what });
+            out.accounts.push(known);
+        }
+    }
+
+    /// Asks everybody who names an account that may refuse outright, class by class, and lets those
+    /// go that it refuses. Answers whether it got through.
+    fn refuse_some(&mut self, now: Instant, looks: &mut usize, out: &mut Outbox) -> bool {
+        if self.index.refusing.is_empty() {
+            return true;
+        }
+        self.forget_unnamed(out);
+        let head = self.line.head();
+        let ahead = self.head_demand();
+        while !self.index.refusing.is_empty() && self.index.asked_up_to < self.index.classes() {
+            let class = self.index.asked_up_to as u32;
+            while let Some(front) = self.index.front(&self.line, class) {
+                if *looks >= LOOKS_A_HOLD {
+                    out.demands.extend(ahead);
+                    return false;
+                }
+                let ahead = if head == Some(front) { None } else { ahead.as_ref() };
+                if !self.refuse_front(front, ahead, now, looks, out) {
+                    break;
+                }
+                if self.line.is_empty() {
+                    break;
+                }
+            }
+            self.index.asked_up_to += 1;
+        }
+        self.index.refusing.clear();
+        self.index.asked_up_to = 0;
+        out.demands.extend(ahead);
+        true
+    }
+
+    /// What nobody who waits names, refuses nobody.
+    fn forget_unnamed(&mut self, out: &mut Outbox) {
+        let records = &self.records;
+        self.index.refusing.retain(|id| {
+            let known = records.get(id).and_then(|record| record.account.upgrade());
+            let is_named = known.as_ref().is_some_and(|account| account.link().is_named());
+            out.accounts.extend(known);
+            is_named
+        });
+    }
+
+    /// Lets a waiter go that an account refuses. Answers whether one did.
+    fn refuse_front(
+        &mut self,
+        key: Key,
+        ahead: Option<&Demand>,
+        now: Instant,
+        looks: &mut usize,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(waiter) = self.line.waiter(key) else { return false };
+        let names_one = |id: &AccountId| waiter.demand.position(*id).is_some();
+        if !self.index.refusing.iter().any(names_one) {
+            return false;
+        }
+        *looks += 1;
+        let (id, demand) = (waiter.id, waiter.demand.clone());
+        let asking = Asking { id, now, head: ahead };
+        let mut short = std::mem::take(&mut self.short);
+        self.counters.count_look(&demand);
+        let answer = asking::survey(&demand, asking, &mut short)
+            .and_then(|()| self.watch_of(&demand, asking, &short).map(|_| ()));
+        self.short = short;
+        match answer {
+            Ok(()) => false,
+            Err(never) => {
+                self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
+                true
+            }
+        }
     }
 
     /// Looks at one waiter. Answers whether it left the line.
@@ -186,6 +403,7 @@ impl Core {
         // Never the last owner: the waiter's own goes to its landing, or to the outbox.
         let demand = waiter.demand.clone();
         let asking = Asking { id: waiter.id, now, head: ahead };
+        self.counters.count_look(&demand);
         let mut short = std::mem::take(&mut self.short);
         let left = self.decide(key, &demand, asking, &mut short, out);
         self.short = short;
@@ -208,8 +426,8 @@ impl Core {
         }
         if open && short.is_empty() {
             match asking::take_all(demand, asking, self.admission) {
-                Take::All(parts) => {
-                    self.land(key, Taken::new(parts), now, out);
+                Take::All(taken) => {
+                    self.land(key, taken, now, out);
                     return true;
                 }
                 // Another admission was quicker, or the account contradicts itself.
@@ -224,11 +442,18 @@ impl Core {
                 }
             }
         }
-        let Some(waiter) = self.line.waiter(key) else { return true };
-        let doubt = Doubt { named: waiter.named, breaches: waiter.breaches };
-        match self.when(demand, asking, open, short, doubt) {
-            Ok(when) => {
-                self.stay(key, open, short, when, now, out);
+        let spot = if asking.head.is_none() {
+            self.head_look(key, demand, asking, open, short).map(Spot::Head)
+        } else {
+            self.watch_of(demand, asking, short).map(|watch| match watch {
+                Some((index, at)) => Spot::Under(index, at),
+                None => Spot::Ready,
+            })
+        };
+        match spot {
+            Ok(spot) => {
+                self.file(key, demand, spot, now);
+                self.hold_on(key, open, short, now, out);
                 false
             }
             Err(never) => {
@@ -240,6 +465,7 @@ impl Core {
 
     /// A waiter's demand is taken: it leaves the line with it.
     fn land(&mut self, key: Key, taken: Taken, now: Instant, out: &mut Outbox) {
+        self.part(key, out);
         let Some(mut waiter) = self.line.lift(key) else { return };
         self.left(key, &waiter);
         self.count_grant(waiter.id, &waiter.demand, now);
@@ -248,42 +474,172 @@ impl Core {
             self.tell_granted(&waiter, now, out);
         }
         out.wakers.extend(waiter.waker.take());
+        self.counters.count_wake();
         let landing = Landing { waiter, taken, at: now };
         self.line.lay(key, Outcome::Granted(Box::new(landing)));
     }
 
     fn tell_granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) {
+        let demand = &waiter.demand;
         let held = |limit| waiter.holds.iter().find(|hold| hold.0 == limit).map(|hold| hold.1);
         if let Some(since) = held(Limit::Valve) {
             let wait = Some(now.saturating_duration_since(since));
-            self.tell(
-                Limit::Valve,
-                &waiter.demand,
-                EventKind::GrantedFromHold,
-                wait,
-                None,
-                now,
-                out,
-            );
+            self.tell(Limit::Valve, demand, EventKind::GrantedFromHold, wait, None, now, out);
         }
-        for index in 0..waiter.demand.entries().len() {
+        for index in 0..demand.entries().len() {
             let limit = Limit::Entry(index as u32);
             let wait = held(limit).map(|since| now.saturating_duration_since(since));
             let kind = match wait {
                 Some(_) => EventKind::GrantedFromHold,
                 None => EventKind::GrantedImmediate,
             };
-            self.tell(limit, &waiter.demand, kind, wait, None, now, out);
+            self.tell(limit, demand, kind, wait, None, now, out);
         }
     }
 
-    /// A waiter stays: what it is short of is counted and told, once each, and its hour is set.
-    pub(super) fn stay(
+    /// Where a newcomer that must wait is to stand.
+    pub(super) fn spot(
+        &self,
+        demand: &Demand,
+        asking: Asking<'_>,
+        open: bool,
+        short: &[u32],
+    ) -> Result<Spot, Never> {
+        if self.line.is_empty() {
+            // The key is the newcomer's, and known when it is filed.
+            return self.head_look(Key::NOBODY, demand, asking, open, short).map(Spot::Head);
+        }
+        if self.index.has_class(demand) {
+            return Ok(Spot::Behind);
+        }
+        Ok(match self.watch_of(demand, asking, short)? {
+            Some((index, at)) => Spot::Under(index, at),
+            None => Spot::Ready,
+        })
+    }
+
+    /// Files a newcomer, which is in the line by now.
+    pub(super) fn file_newcomer(&mut self, key: Key, spot: Spot, open: bool, now: Instant) {
+        let Some(demand) = self.line.waiter(key).map(|waiter| waiter.demand.clone()) else {
+            return;
+        };
+        let is_new = self.index.join(&mut self.line, key, &demand);
+        match spot {
+            Spot::Behind => {}
+            Spot::Head(look) => self.file(key, &demand, Spot::Head(HeadLook { key, ..look }), now),
+            spot if is_new => self.file(key, &demand, spot, now),
+            _ => {}
+        }
+        if !open {
+            // Memory refused a waiter: from here on the line goes one at a time.
+            self.turn.draining = true;
+            self.index.closed = Some(self.memory_instant(now));
+        }
+    }
+
+    /// Puts the class of a front that stays into its place.
+    fn file(&mut self, key: Key, demand: &Demand, spot: Spot, now: Instant) {
+        let class = self.line.class_of(key);
+        match spot {
+            Spot::Head(look) => {
+                self.index.seat(&self.line, key);
+                self.index.head = Some(look);
+            }
+            Spot::Under(index, at) => {
+                let entry = &demand.entries()[index as usize];
+                let account = entry.id();
+                self.index.shift(class, key, Place::Filed(account), entry.amount());
+                let Some(watch) = self.index.watch_mut(account) else { return };
+                let changes = self.changes;
+                let breaches = watch.breaches;
+                if let Some(at) = at
+                    && watch.deadline.is_none_or(|deadline| at < deadline)
+                {
+                    watch.named_after = changes;
+                    let at = if at <= now { now + pause(breaches) } else { at };
+                    self.index.set_deadline(account, Some(at));
+                }
+            }
+            Spot::Ready => self.index.shift(class, key, Place::Ready, Amount::NONE),
+            Spot::Behind => {}
+        }
+    }
+
+    /// The account a front is to be filed under: one of those it is short of, preferably one that
+    /// only an event can change, else the one whose instant comes last. None when memory alone
+    /// stands in its way.
+    fn watch_of(
+        &self,
+        demand: &Demand,
+        asking: Asking<'_>,
+        short: &[u32],
+    ) -> Result<Option<(u32, Option<Instant>)>, Never> {
+        let mut last: Option<(u32, Instant)> = None;
+        for &index in short {
+            match asking::earliest(&demand.entries()[index as usize], index, asking)? {
+                None => return Ok(Some((index, None))),
+                Some(at) if last.is_none_or(|(_, last)| last < at) => last = Some((index, at)),
+                Some(_) => {}
+            }
+        }
+        Ok(last.map(|(index, at)| (index, Some(at))))
+    }
+
+    /// What is to be remembered of a look at the head.
+    fn head_look(
+        &self,
+        key: Key,
+        demand: &Demand,
+        asking: Asking<'_>,
+        open: bool,
+        short: &[u32],
+    ) -> Result<HeadLook, Never> {
+        let now = asking.now;
+        let entries = demand.entries();
+        let short_ids: SmallVec<[AccountId; 4]> =
+            short.iter().map(|&index| entries[index as usize].id()).collect();
+        let mut look = HeadLook { key, short: short_ids, at: None, named: None, breaches: 0 };
+        if !open {
+            return Ok(look);
+        }
+        let mut latest = now;
+        let mut broken = None;
+        let mut shared = false;
+        for &index in short {
+            let entry = &entries[index as usize];
+            match asking::earliest(entry, index, asking)? {
+                None => return Ok(look),
+                Some(at) => {
+                    latest = latest.max(at);
+                    shared |= entry.account().link().is_shared();
+                    broken = broken.or((at <= now).then_some(index));
+                }
+            }
+        }
+        let before = self.index.head.as_ref().filter(|head| head.key == key);
+        let named = before.and_then(|head| head.named);
+        // A limit that tightened meanwhile (a 429) announces nothing and names a later instant: that
+        // is no breach. One that goes on naming the very next moment is, and would have us spin.
+        let due = named.is_some_and(|(at, stamp)| at <= now && stamp == self.changes);
+        if broken.is_none() && due && latest < now + FIRST_DOUBT {
+            broken = short.first().copied();
+        }
+        if broken.is_some() {
+            let breaches = before.filter(|_| !shared).map_or(0, |head| head.breaches);
+            look.breaches = (breaches + 1).min(MOST_DOUBLINGS);
+            latest = latest.max(now + pause(breaches));
+        }
+        look.at = Some(latest);
+        look.named = Some((latest, self.changes));
+        Ok(look)
+    }
+
+    /// A waiter stays: what it is short of is counted and told, once each.
+    pub(super) fn hold_on(
         &mut self,
         key: Key,
         open: bool,
         short: &[u32],
-        when: When,
         now: Instant,
         out: &mut Outbox,
     ) {
@@ -291,10 +647,7 @@ impl Core {
             // Memory refused a waiter: from here on the line goes one at a time.
             self.turn.draining = true;
         }
-        let stamp = self.changes;
         let Some(waiter) = self.line.waiter_mut(key) else { return };
-        waiter.named = when.named.map(|at| (at, stamp));
-        waiter.breaches = when.breaches;
         let first = waiter.holds.len();
         for limit in limits(open, short) {
             if !waiter.holds.iter().any(|&(held, _)| held == limit) {
@@ -310,92 +663,10 @@ impl Core {
                 self.tell(limit, &demand, EventKind::Held, None, None, now, out);
             }
         }
-        if let Some(at) = when.at {
-            self.walk.arm(at);
-        }
-        if let Some(index) = when.broken
-            && let Some(waiter) = self.line.waiter(key)
-        {
-            let entry = &waiter.demand.entries()[index as usize];
-            let (id, account) = (entry.id(), Arc::clone(entry.name()));
-            if self.note(id, Noted::BrokenWord) {
-                let what =
-                    "it says no at the instant it named itself; it is asked less and less often";
-                out.lines.push(outbox::Line::BrokenWord { account, what });
-            }
-        }
-    }
-
-    /// When the clock alone lets a waiter go that now stays.
-    pub(super) fn when(
-        &self,
-        demand: &Demand,
-        asking: Asking<'_>,
-        open: bool,
-        short: &[u32],
-        doubt: Doubt,
-    ) -> Result<When, Never> {
-        let now = asking.now;
-        if !open {
-            // Whatever else it is short of, memory's instant comes first.
-            let at = self.valve.as_ref().and_then(|valve| valve.earliest(self.turn, now));
-            let at = at.map(|at| at.max(now + FIRST_DOUBT));
-            return Ok(When { at, ..When::default() });
-        }
-        let mut latest = now;
-        let mut broken = None;
-        let mut shared = false;
-        for &index in short {
-            let entry = &demand.entries()[index as usize];
-            match asking::earliest(entry, index, asking)? {
-                None => return Ok(When::default()),
-                Some(at) => {
-                    latest = latest.max(at);
-                    shared |= entry.account().link().is_shared();
-                    if at <= now && broken.is_none() {
-                        broken = Some(index);
-                    }
-                }
-            }
-        }
-        // A limit that tightened meanwhile (a 429) announces nothing and names a later instant: that
-        // is no breach. One that goes on naming the very next moment is, and would have us spin.
-        let due = doubt.named.is_some_and(|(at, stamp)| at <= now && stamp == self.changes);
-        if broken.is_none() && due && latest < now + FIRST_DOUBT {
-            broken = short.first().copied();
-        }
-        let Some(index) = broken else {
-            return Ok(When { at: Some(latest), named: Some(latest), breaches: 0, broken: None });
-        };
-        // What another admission takes or gives is no event here, so a shared account is asked
-        // again soon, and not suspected.
-        let breaches = if shared { 0 } else { doubt.breaches };
-        let pause = FIRST_DOUBT * (1 << breaches.min(MOST_DOUBLINGS));
-        let at = latest.max(now + pause);
-        Ok(When {
-            at: Some(at),
-            named: Some(at),
-            breaches: (breaches + 1).min(MOST_DOUBLINGS),
-            // Once or twice may be chance.
-            broken: (breaches >= 2).then_some(index),
-        })
     }
 }
 
-/// What is remembered of the word an account gave for a waiter.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Doubt {
-    named: Option<(Instant, u64)>,
-    breaches: u8,
-}
-
-/// When a waiter is worth looking at again, from the clock alone.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct When {
-    at: Option<Instant>,
-    /// The same, where accounts named it.
-    named: Option<Instant>,
-    breaches: u8,
-    /// An account to be complained of.
-    broken: Option<u32>,
+/// How long an account is left alone that broke its word so often in a row.
+fn pause(breaches: u8) -> Duration {
+    FIRST_DOUBT * (1 << breaches.min(MOST_DOUBLINGS))
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::broadcast;
 
+use super::outbox::contain;
 use crate::events::LimiterEvent;
 use crate::sync::Mutex;
 
@@ -52,6 +53,7 @@ impl Publisher {
             queue.events.pop_front();
             queue.dropped += 1;
         }
+        drop(queue);
     }
 
     /// Called with no lock held.
@@ -65,7 +67,7 @@ impl Publisher {
                 }
                 for event in batch {
                     // Nobody listening any more is no failure of ours.
-                    let _ = self.channel.send(event);
+                    contain("a subscriber's waker", || drop(self.channel.send(event)));
                 }
             }
             drop(sending);

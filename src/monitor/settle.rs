@@ -1,5 +1,8 @@
 //! How what was granted comes back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::core::{Core, Settlement};
@@ -10,6 +13,19 @@ use crate::demand::{Demand, Entry};
 use crate::error::AccountPanic;
 use crate::events::EventKind;
 use crate::sync::Arc;
+
+/// What went wrong with an entry of a settlement. Mostly nothing does, and nothing is allocated.
+pub(crate) type Troubles = SmallVec<[(usize, Trouble); 0]>;
+
+#[derive(Clone)]
+pub(crate) enum Trouble {
+    /// Its `give` panicked: it is out of use from here on.
+    Give(AccountPanic),
+    /// Its `settled` panicked: that is logged.
+    Settled(AccountPanic),
+    /// It was given more than it held.
+    Clamped { given: u64, credited: u64 },
+}
 
 impl Core {
     /// Settles a grant, once. Answers whether this was the time.
@@ -27,22 +43,19 @@ impl Core {
         if taken.standing != Standing::Held {
             return false;
         }
+        let troubles = self.give_all(id, demand, taken, how, now);
+        self.mend(demand, troubles, out);
+        for (entry, index) in demand.entries().iter().zip(0..) {
+            let part = taken.part(index, demand);
+            if comes_back(entry, &part, how) {
+                self.changed(entry.id());
+                self.tell_back(demand, index, &part, now, out);
+            }
+        }
         taken.standing = match how {
             Settlement::Release => Standing::Released,
             Settlement::Rollback => Standing::RolledBack,
         };
-        for ((entry, part), index) in demand.entries().iter().zip(&mut taken.parts).zip(0..) {
-            if !part.is_back && (how == Settlement::Rollback || entry.comes_back()) {
-                self.give_back(id, demand, index, part, now, out);
-            }
-            let charge = part.charge(id);
-            let settled = AccountPanic::catch("settled", || {
-                entry.account().settled(&charge, part.is_reported, now);
-            });
-            if let Err(panic) = settled {
-                out.lines.push(panic_line(entry, panic));
-            }
-        }
         self.count_end(demand, how, now);
         self.held -= 1;
         if let Some(holders) = &mut self.holders
@@ -54,6 +67,91 @@ impl Core {
         true
     }
 
+    /// The inline way back: a release when nobody is to be told of it and nobody waits for what
+    /// comes back. Answers what went wrong on the way; `None` when it is no such release.
+    pub(crate) fn settle_inline(
+        &mut self,
+        id: u64,
+        demand: &Demand,
+        taken: &mut Taken,
+    ) -> Option<Troubles> {
+        let is_inline = self.is_plain() && self.stands_clear(demand);
+        if !is_inline || taken.standing != Standing::Held {
+            return None;
+        }
+        let now = self.latest;
+        let troubles = self.give_all(id, demand, taken, Settlement::Release, now);
+        taken.standing = Standing::Released;
+        self.count_end(demand, Settlement::Release, now);
+        self.held -= 1;
+        self.changes += 1;
+        Some(troubles)
+    }
+
+    /// Gives back what is to come back, and tells every account that the grant has settled.
+    ///
+    /// One net is under all of it, and is spread again behind whatever fell into it.
+    fn give_all(
+        &self,
+        id: u64,
+        demand: &Demand,
+        taken: &Taken,
+        how: Settlement,
+        now: Instant,
+    ) -> Troubles {
+        let entries = demand.entries();
+        let mut troubles = Troubles::new();
+        let (mut at, mut is_given) = (0, false);
+        while at < entries.len() {
+            let fallen = catch_unwind(AssertUnwindSafe(|| {
+                while at < entries.len() {
+                    let entry = &entries[at];
+                    let account = &**entry.account();
+                    let part = taken.part(at, demand);
+                    let charge = part.charge(id);
+                    if !is_given && comes_back(entry, &part, how) {
+                        let credited = account.give(&charge, now);
+                        if entry.comes_back() && !credited.covers(charge.amount) {
+                            let (given, credited) = (charge.amount.units, credited.units);
+                            troubles.push((at, Trouble::Clamped { given, credited }));
+                        }
+                        account.link().tell_others(self.admission);
+                    }
+                    is_given = true;
+                    account.settled(&charge, part.is_reported, now);
+                    (at, is_given) = (at + 1, false);
+                }
+            }));
+            let Err(payload) = fallen else { break };
+            if is_given {
+                troubles.push((at, Trouble::Settled(AccountPanic::of("settled", &*payload))));
+                (at, is_given) = (at + 1, false);
+            } else {
+                troubles.push((at, Trouble::Give(AccountPanic::of("give", &*payload))));
+                is_given = true;
+            }
+        }
+        troubles
+    }
+
+    /// Deals with what went wrong: logs it, and takes an account out of use whose `give` panicked.
+    pub(crate) fn mend(&mut self, demand: &Demand, troubles: Troubles, out: &mut Outbox) {
+        for (index, trouble) in troubles {
+            let entry = &demand.entries()[index];
+            let account = Arc::clone(entry.name());
+            out.lines.push(match trouble {
+                Trouble::Give(panic) => {
+                    entry.account().link().quarantine();
+                    outbox::Line::Quarantined { account, message: panic.message }
+                }
+                Trouble::Settled(panic) => panic_line(entry, panic),
+                Trouble::Clamped { given, credited } => {
+                    outbox::Line::Clamped { account, given, credited }
+                }
+            });
+        }
+    }
+
     /// Tells the valve of the end of a job with entries.
     fn count_end(&mut self, demand: &Demand, how: Settlement, now: Instant) {
         let Some(valve) = self.valve.as_ref().filter(|_| !demand.is_empty()) else { return };
@@ -62,7 +160,8 @@ impl Core {
             Settlement::Release => {
                 if valve.completed(now) && self.turn.draining {
                     self.turn.earned = true;
-                    self.changed();
+                    self.changes += 1;
+                    self.index.is_wanted = true;
                 }
             }
         }
@@ -78,55 +177,45 @@ impl Core {
         now: Instant,
         out: &mut Outbox,
     ) -> bool {
-        let is_held = taken.standing == Standing::Held && !taken.parts[index].is_back;
-        if !is_held || !demand.entries()[index].comes_back() {
+        let entry = &demand.entries()[index];
+        let part = taken.part(index, demand);
+        let is_held = taken.standing == Standing::Held;
+        if !is_held || !comes_back(entry, &part, Settlement::Release) {
             return false;
         }
-        self.give_back(id, demand, index as u32, &mut taken.parts[index], now, out);
+        taken.part_mut(index, demand).is_back = true;
+        let charge = part.charge(id);
+        if let Err(panic) = AccountPanic::catch("give", || entry.account().give(&charge, now)) {
+            self.mend(demand, Troubles::from_elem((index, Trouble::Give(panic)), 1), out);
+        }
+        entry.account().link().tell_others(self.admission);
+        self.changed(entry.id());
+        self.tell_back(demand, index, &part, now, out);
         true
     }
 
-    fn give_back(
+    fn tell_back(
         &mut self,
-        id: u64,
         demand: &Demand,
-        index: u32,
-        part: &mut Part,
+        index: usize,
+        part: &Part,
         now: Instant,
         out: &mut Outbox,
     ) {
-        let entry = &demand.entries()[index as usize];
-        let charge = part.charge(id);
-        part.is_back = true;
-        let link = entry.account().link();
-        match AccountPanic::catch("give", || entry.account().give(&charge, now)) {
-            Ok(credited) => {
-                if entry.comes_back() && !credited.covers(charge.amount) {
-                    out.lines.push(outbox::Line::Clamped {
-                        account: Arc::clone(entry.name()),
-                        given: charge.amount.units,
-                        credited: credited.units,
-                    });
-                }
-            }
-            Err(panic) => {
-                link.quarantine();
-                let (account, message) = (Arc::clone(entry.name()), panic.message);
-                out.lines.push(outbox::Line::Quarantined { account, message });
-            }
-        }
-        link.tell_others(self.admission);
-        self.changed();
-        let units = charge.amount.units;
-        let limit = Limit::Entry(index);
+        let (limit, units) = (Limit::Entry(index as u32), part.amount.units);
         self.tell_units(limit, demand, EventKind::Released, units, None, None, now, out);
     }
 
     /// A charge was corrected: its account may have room now, or less.
     pub(crate) fn reconciled(&mut self, entry: &Entry) {
         entry.account().link().tell_others(self.admission);
-        self.changed();
+        self.changed(entry.id());
     }
+}
+
+/// Whether a part is given back at this settlement.
+const fn comes_back(entry: &Entry, part: &Part, how: Settlement) -> bool {
+    !part.is_back && (matches!(how, Settlement::Rollback) || entry.comes_back())
 }
 
 /// What is logged of a panic in a feedback method.

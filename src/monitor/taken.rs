@@ -1,10 +1,10 @@
 //! What a grant holds, entry by entry, and whether it has been settled.
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::account::Charge;
 use crate::amount::Amount;
+use crate::demand::Demand;
 
 /// What a grant took of one account.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(crate) const fn new(amount: Amount, at: Instant) -> Self {
-        Self { amount, at, is_back: false, is_reported: false }
-    }
-
+    #[inline]
     pub(crate) const fn charge(&self, id: u64) -> Charge {
         Charge::new(id, self.amount, self.at)
     }
@@ -45,15 +42,44 @@ pub(crate) enum Standing {
     RolledBack,
 }
 
-/// Everything a grant took, in the demand's order.
+/// Everything a grant took.
+///
+/// Mostly that is what its demand says, filed at the instant of the decision, and nothing more need
+/// be kept. A list is made when a part first differs: so the common grant allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    pub(crate) parts: SmallVec<[Part; 3]>,
+    at: Instant,
+    parts: Option<Box<[Part]>>,
     pub(crate) standing: Standing,
 }
 
 impl Taken {
-    pub(crate) const fn new(parts: SmallVec<[Part; 3]>) -> Self {
-        Self { parts, standing: Standing::Held }
+    /// All of a demand, at this instant.
+    #[inline]
+    pub(crate) const fn at(now: Instant) -> Self {
+        Self { at: now, parts: None, standing: Standing::Held }
+    }
+
+    #[inline]
+    pub(crate) fn part(&self, index: usize, demand: &Demand) -> Part {
+        match &self.parts {
+            Some(parts) => parts[index],
+            None => self.as_demanded(demand.entries()[index].amount()),
+        }
+    }
+
+    /// A part to be changed.
+    pub(crate) fn part_mut(&mut self, index: usize, demand: &Demand) -> &mut Part {
+        if self.parts.is_none() {
+            let entries = demand.entries().iter();
+            self.parts = Some(entries.map(|entry| self.as_demanded(entry.amount())).collect());
+        }
+        let parts = self.parts.as_mut().expect("made just now");
+        &mut parts[index]
+    }
+
+    #[inline]
+    const fn as_demanded(&self, amount: Amount) -> Part {
+        Part { amount, at: self.at, is_back: false, is_reported: false }
     }
 }

@@ -281,6 +281,13 @@ impl Reference {
         if parts.is_empty() {
             return Answer::Yes;
         }
+        // Nobody who waits names any of its accounts: there is nobody to overtake.
+        let names_one = |waiter: &Waiter| {
+            waiter.parts.iter().any(|part| parts.iter().any(|mine| mine.0 == part.0))
+        };
+        if !self.line.iter().any(names_one) {
+            return self.judge(parts, &[]);
+        }
         // A newcomer overtakes nobody: whoever can go, goes first.
         self.walk();
         self.judge(parts, &self.head())

@@ -191,21 +191,25 @@ impl Account for Faulty {
         if state.opens_at.is_some_and(|at| ask.now < self.really_opens_at(at)) {
             return Ok(false);
         }
-        Ok(self.has_room(ask, &state))
+        let has_room = self.has_room(ask, &state);
+        drop(state);
+        Ok(has_room)
     }
 
     fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
         let fits = self.fits(ask)?;
         let greedy = self.is(Fault::TakesWhatDoesNotFit);
         let mut state = self.state.lock();
-        if !fits && !(greedy && state.count % 4 == 1) {
+        let takes_anyway = greedy && state.count % 4 == 1;
+        if !fits && !takes_anyway {
             return Ok(None);
         }
         state.taken = state.taken.saturating_add(ask.mine.requests);
         state.count += 1;
-        if state.count % 3 == 0 {
+        if state.count.is_multiple_of(3) {
             state.opens_at = Some(ask.now + Duration::from_secs(10));
         }
+        drop(state);
         Ok(Some(ask.now))
     }
 
