@@ -133,25 +133,19 @@ impl Grant {
     pub fn reconcile<A: AsAccount + ?Sized>(&self, account: &A, actual_units: u64) -> bool {
         let Some(index) = self.position(account) else { return false };
         let entry = &self.demand.entries()[index];
-        let mut taken = self.taken.lock();
+        let taken = self.taken.lock();
         let is_open = match taken.standing {
             Standing::Held => true,
             Standing::Released => !entry.comes_back(),
             Standing::RolledBack => false,
         };
-        let part = taken.part(index, &self.demand);
-        if !is_open || part.is_back {
+        if !is_open || taken.part(index, &self.demand).is_back {
             return false;
         }
-        let (charge, now) = (part.charge(self.id), Instant::now());
-        let holds = AccountPanic::catch("reconcile", || {
-            entry.account().reconcile(&charge, actual_units, now)
-        });
-        let panic = holds.map(|holds| taken.part_mut(index, &self.demand).amount = holds).err();
-        drop(taken);
-        self.handle.shared().reconciled(&self.demand, index);
-        let heard = panic.is_none();
-        if let Some(panic) = panic {
+        let done =
+            self.handle.shared().reconcile(self.id, &self.demand, index, taken, actual_units);
+        let heard = done.is_ok();
+        if let Err(panic) = done {
             self.handle.shared().log(panic_line(entry, panic));
         }
         heard

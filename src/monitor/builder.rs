@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Admission;
+use super::contained::Contained;
 use super::core::Settings;
 use super::face::Shared;
 use crate::account::Valve;
@@ -52,7 +53,7 @@ impl AdmissionBuilder {
 
     /// The memory gate, or another limit that is watched rather than booked. None by default.
     ///
-    /// One may serve several admissions.
+    /// One may serve several admissions. One that panics stands open from then on, which is logged.
     pub fn memory_gate(mut self, valve: Arc<dyn Valve>) -> Self {
         self.valve = Some(valve);
         self
@@ -99,7 +100,7 @@ impl AdmissionBuilder {
             ));
         }
         let settings = Settings {
-            valve: self.valve,
+            valve: self.valve.map(Contained::new),
             max_waiting: self.max_waiting,
             track_holders: self.track_holders,
         };

@@ -372,11 +372,16 @@ impl Core {
         self.look_if_drained(out);
     }
 
-    /// Every waiter whose time is up leaves.
-    pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) {
+    /// Those whose time is up leave, as many as one hold may take. Answers whether that was all.
+    pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) -> bool {
+        let mut looks = 0;
         while let Some(&(at, key)) = self.expiries.first()
             && at <= now
         {
+            if looks == super::pass::LOOKS_A_HOLD {
+                return false;
+            }
+            looks += 1;
             let is_head = self.line.head() == Some(key);
             let ahead = if is_head { None } else { self.head_demand() };
             let Some(waiter) = self.line.waiter(key) else {
@@ -395,6 +400,7 @@ impl Core {
             out.demands.extend(ahead);
             self.fail(key, AdmitError::TimedOut { waited, shortages }, &[], now, out);
         }
+        true
     }
 
     /// Everybody in the line leaves for one reason.

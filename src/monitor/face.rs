@@ -14,6 +14,7 @@ use super::publisher::Publisher;
 use super::taken::Taken;
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
+use crate::error::AccountPanic;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 /// What handles, futures, grants and the evaluator of one admission share.
@@ -283,9 +284,24 @@ impl Shared {
         })
     }
 
-    /// A charge of a grant was corrected.
-    pub(crate) fn reconciled(&self, demand: &Demand, index: usize) {
-        self.hold(|core, _| core.reconciled(&demand.entries()[index]));
+    /// Corrects a charge of a grant; `taken` as for [`settle`](Self::settle).
+    ///
+    /// Under the lock: what it frees is there for whoever waits on it before any newcomer sees it.
+    pub(crate) fn reconcile(
+        &self,
+        id: u64,
+        demand: &Demand,
+        index: usize,
+        mut taken: impl DerefMut<Target = Taken>,
+        actual_units: u64,
+    ) -> Result<(), AccountPanic> {
+        self.hold(move |core, _| {
+            let now = tick(core, None);
+            let charge = taken.part(index, demand).charge(id);
+            let holds = core.reconcile(&demand.entries()[index], &charge, actual_units, now)?;
+            taken.part_mut(index, demand).amount = holds;
+            Ok(())
+        })
     }
 
     /// Logs what an account did wrong, outside every lock.

@@ -9,6 +9,7 @@ mod admit;
 mod arrive;
 mod asking;
 mod builder;
+mod contained;
 mod core;
 mod counters;
 mod evaluator;

@@ -28,7 +28,7 @@ use crate::events::EventKind;
 use crate::sync::Arc;
 
 /// How many are looked at before the lock is let go for a moment.
-const LOOKS_A_HOLD: usize = 4_096;
+pub(super) const LOOKS_A_HOLD: usize = 4_096;
 /// An account that breaks its word is asked again after this, doubling…
 const FIRST_DOUBT: Duration = Duration::from_millis(1);
 /// …as often as this: to about a second.
@@ -72,7 +72,9 @@ impl Core {
             if self.is_pending(now) && !self.pass(now, out) {
                 return false;
             }
-            self.expire(now, out);
+            if !self.expire(now, out) {
+                return false;
+            }
             if !self.wants_pass() {
                 return true;
             }

@@ -9,6 +9,8 @@ use super::core::{Core, Settlement};
 use super::line::Limit;
 use super::outbox::{self, Outbox};
 use super::taken::{Part, Standing, Taken};
+use crate::account::Charge;
+use crate::amount::Amount;
 use crate::demand::{Demand, Entry};
 use crate::error::AccountPanic;
 use crate::events::EventKind;
@@ -206,10 +208,20 @@ impl Core {
         self.tell_units(limit, demand, EventKind::Released, units, None, None, now, out);
     }
 
-    /// A charge was corrected: its account may have room now, or less.
-    pub(crate) fn reconciled(&mut self, entry: &Entry) {
-        entry.account().link().tell_others(self.admission);
+    /// Corrects a charge: its account may have room then, or less. Answers what the charge holds.
+    pub(crate) fn reconcile(
+        &mut self,
+        entry: &Entry,
+        charge: &Charge,
+        actual_units: u64,
+        now: Instant,
+    ) -> Result<Amount, AccountPanic> {
+        let account = entry.account();
+        let holds =
+            AccountPanic::catch("reconcile", || account.reconcile(charge, actual_units, now));
+        account.link().tell_others(self.admission);
         self.changed(entry.id());
+        holds
     }
 }
 
