@@ -107,16 +107,24 @@ impl Client {
         text: &str,
         max_output: u32,
     ) -> Reply {
-        let reply = self.ask(model, path, text, max_output).await;
-        if self.wants_the_newer_name(&reply) {
+        let newer = self.newer.load(Ordering::Relaxed);
+        let reply = self.ask(model, path, text, max_output, newer).await;
+        // By what this call said, not by what others have learned since it was sent.
+        if !newer && wants_the_newer_name(&reply) {
             self.newer.store(true, Ordering::Relaxed);
-            return self.ask(model, path, text, max_output).await;
+            return self.ask(model, path, text, max_output, true).await;
         }
         reply
     }
 
-    async fn ask(&self, model: &str, path: &str, text: &str, max_output: u32) -> Reply {
-        let newer = self.newer.load(Ordering::Relaxed);
+    async fn ask(
+        &self,
+        model: &str,
+        path: &str,
+        text: &str,
+        max_output: u32,
+        newer: bool,
+    ) -> Reply {
         let bound = if newer { "max_completion_tokens" } else { "max_tokens" };
         let body = json!({
             "model": model,
@@ -154,12 +162,6 @@ impl Client {
         Reply { answer, limits }
     }
 
-    fn wants_the_newer_name(&self, reply: &Reply) -> bool {
-        !self.newer.load(Ordering::Relaxed)
-            && matches!(&reply.answer, Err(failure)
-                if failure.status == Some(400) && failure.message.contains("max_completion_tokens"))
-    }
-
     fn url(&self, path: &str) -> String {
         format!("{}/{path}", self.base.as_str().trim_end_matches('/'))
     }
@@ -170,6 +172,13 @@ impl Client {
             None => request,
         }
     }
+}
+
+/// Whether the model refuses `max_tokens` and says what it takes instead.
+fn wants_the_newer_name(reply: &Reply) -> bool {
+    reply.answer.as_ref().is_err_and(|failure| {
+        failure.status == Some(400) && failure.message.contains("max_completion_tokens")
+    })
 }
 
 /// What went wrong with a call that has no response, in a few words.
@@ -253,5 +262,30 @@ mod tests {
         let reply = client.summarise("m", "a", "text", 10).await;
         let failure = reply.answer.unwrap_err();
         assert!(failure.status.is_none() && failure.is_retryable());
+    }
+
+    #[tokio::test]
+    async fn calls_in_flight_together_each_learn_the_newer_name() {
+        use axum::extract::Json;
+        use axum::http::StatusCode as Status;
+
+        let answer = |Json(call): Json<Value>| async move {
+            if call["max_tokens"].is_null() {
+                return (Status::OK, Json(json!({"choices":[{"message":{"content":"Yes."}}]})));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let message = "use 'max_completion_tokens' instead";
+            (Status::BAD_REQUEST, Json(json!({"error":{"message":message}})))
+        };
+        let routes = axum::Router::new().route("/chat/completions", axum::routing::post(answer));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        let client = Client::new(&base, None, CONNECT_TIMEOUT).unwrap();
+        let ask = || client.summarise("m", "a", "text", 10);
+        let (one, two, three) = tokio::join!(ask(), ask(), ask());
+        for reply in [one, two, three] {
+            assert_eq!(reply.answer.unwrap().text, "Yes.");
+        }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Share {
     pub(crate) tokens: u64,
     /// When its last answer came, from the start of the run.
     pub(crate) last_answer: Duration,
+    /// Answers that did not say what they cost.
+    pub(crate) uncounted: u32,
 }
 
 /// The waits of jobs on one account.
@@ -147,8 +149,10 @@ impl Ledger {
     pub(crate) fn answered(&self, model: usize, usage: Option<Usage>) {
         self.write(|totals| {
             totals.calls += 1;
-            totals.models[model].tokens += usage.map_or(0, Usage::total);
-            totals.models[model].last_answer = self.opened.elapsed();
+            let share = &mut totals.models[model];
+            share.tokens += usage.map_or(0, Usage::total);
+            share.uncounted += u32::from(usage.is_none());
+            share.last_answer = self.opened.elapsed();
         });
     }
 

@@ -126,7 +126,12 @@ impl fmt::Display for Report {
                 last => format!(", done after {}", seconds(last)),
             };
             let (name, used) = (&model.id, grouped(share.tokens));
-            row(head, &format!("{name:<widest$}  {used:>9} used{of_budget}{last}"))?;
+            let uncounted = match share.uncounted {
+                0 => String::new(),
+                calls => format!(", {} without usage", count(calls as usize, "answer")),
+            };
+            let text = format!("{name:<widest$}  {used:>9} used{of_budget}{last}{uncounted}");
+            row(head, &text)?;
         }
         for (head, (name, waits)) in heads("waits").zip(&self.totals.waits) {
             let text = if waits.count == 0 {
@@ -137,6 +142,9 @@ impl fmt::Display for Report {
                 format!("{jobs:>9}, {mean} on average, {longest} at most")
             };
             row(head, &format!("{name:<widest$}  {text:>9}"))?;
+        }
+        if self.totals.waits.iter().any(|(_, waits)| waits.count > 0) {
+            row("", &self.waits_are)?;
         }
         let idle =
             format!("{} of HTTP places, while waiting for the rest", seconds(self.totals.idle));
@@ -186,7 +194,11 @@ mod tests {
                 done: 3,
                 calls: 4,
                 rate_limited: 1,
-                models: vec![Share { tokens: 1_500, last_answer: Duration::from_secs(29) }],
+                models: vec![Share {
+                    tokens: 1_500,
+                    last_answer: Duration::from_secs(29),
+                    uncounted: 2,
+                }],
                 waits: vec![("m".to_owned(), waits), ("http".to_owned(), Waits::default())],
                 ..Totals::default()
             },
@@ -209,7 +221,8 @@ mod tests {
             "1 not UTF-8 text",
             "30.0 s",
             "4, 1 answered 429",
-            "1,500 used of 3,000 (50 %), done after 29.0 s",
+            "1,500 used of 3,000 (50 %), done after 29.0 s, 2 answers without usage",
+            "(they overlap)",
             "1 job, 2.0 s on average, 2.0 s at most",
             "nobody",
             "rows.sqlite, 3 rows of this folder",

@@ -104,18 +104,22 @@ async fn c4_ten_thousand_leave_at_any_moment_and_nothing_is_lost() {
     let admission = Admission::builder().start().unwrap();
     let (g, h, k) = (gate(2), gate(3), gate(1));
     let (b, d) = (bucket(1_000_000, 10_000_000), bucket(3_000_000_000, 1_000_000_000_000));
+    // Never more than there is, so that nobody is refused.
     let demand = |draw: &mut Draw| {
-        let mut demand = Demand::new();
-        for _ in 0..draw.between(1..=3) {
-            demand = match draw.between(0..=4) {
-                0 => demand.permits(&g, draw.between(1..=2) as u32),
-                1 => demand.permits(&h, draw.between(1..=3) as u32),
-                2 => demand.permit(&k),
-                3 => demand.tokens(&b, draw.between(0..=9)),
-                _ => demand.tokens(&d, draw.between(0..=9)),
-            };
+        let mut demand = permits(&g, draw.between(1..=2) as u32);
+        if draw.one_in(3) {
+            demand = Demand::new();
         }
-        demand
+        if draw.one_in(3) {
+            demand = demand.permits(&h, draw.between(1..=3) as u32);
+        }
+        if draw.one_in(3) {
+            demand = demand.permit(&k);
+        }
+        if draw.one_in(2) {
+            demand = demand.tokens(&b, draw.between(0..=9));
+        }
+        demand.tokens(&d, draw.between(0..=9))
     };
     let finished = Arc::new(AtomicBool::new(false));
     // What a thread was granted and released: tokens and requests, of either bucket.
@@ -157,6 +161,7 @@ async fn c4_ten_thousand_leave_at_any_moment_and_nothing_is_lost() {
         let mut draw = Draw::new(42);
         let demands: Vec<_> = (0..10_000).map(|_| demand(&mut draw)).collect();
         tokio::task::spawn_blocking(move || {
+            let _finished = Finished(finished);
             let mut spent: Spent = [(0, 0); 2];
             let mut line: Vec<Spawn<Unconstrained<admit::Admit>>> = Vec::new();
             let poll =
@@ -185,7 +190,6 @@ async fn c4_ten_thousand_leave_at_any_moment_and_nothing_is_lost() {
                 }
             }
             drop(line);
-            finished.store(true, Ordering::Relaxed);
             spent
         })
     };
@@ -199,6 +203,15 @@ async fn c4_ten_thousand_leave_at_any_moment_and_nothing_is_lost() {
         assert_eq!(used, requests);
     }
     Observer::of(&admission).all_gone();
+}
+
+/// Ends the other thread's loop, however this one ends.
+struct Finished(Arc<AtomicBool>);
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Tasks on several threads, aborted at any moment, some by the very release that grants them.

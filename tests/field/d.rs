@@ -870,11 +870,11 @@ async fn d6_a_panic_while_an_attempt_is_undone_closes_and_leaks_nothing() {
         let held = other.try_admit(permits(&full, 1)).unwrap();
         let mine = admission.try_admit(permits(&h, 1)).unwrap();
         let mut elsewhere = None;
-        let waiter = parked_ahead.then(|| parked(&admission, permits(&h, 1)));
+        let waiter = parked_ahead.then(|| parked(&admission, permits(&h, 1).permit(&full)));
         own.panic_in("give");
         let demand = permits(&g, 1).permit(&own).permit(&full);
         if parked_ahead {
-            // Behind others it is surveyed first, and nothing is taken that must be undone.
+            // Behind one that wants the same it is surveyed first, and nothing is taken.
             drop(would_wait(admission.try_admit(demand.clone())));
             drop(waiter);
         }

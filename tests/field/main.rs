@@ -10,6 +10,8 @@ mod f;
 mod g;
 mod h;
 mod i;
+mod k;
 mod l;
 mod m;
 mod support;
+mod windows;

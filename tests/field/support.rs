@@ -35,6 +35,7 @@ pub(crate) fn bucket(requests: u32, tokens: u64) -> Arc<TokenBucket> {
         .expect("positive limits")
 }
 
+#[allow(dead_code, reason = "for the cases about time and tokens")]
 /// The same without a token; the requests are as good as full: one went with the tokens.
 pub(crate) fn drained_bucket(
     admission: &Admission,
@@ -509,6 +510,7 @@ impl Account for Own {
         if fits {
             state.in_use += ask.mine.requests;
         }
+        drop(state);
         Ok(fits.then_some(ask.now))
     }
 
