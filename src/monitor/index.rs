@@ -167,23 +167,22 @@ impl Index {
             return None;
         }
         let (place, amount) = (class.place, class.amount);
-        let next = line.front(&class.members);
-        self.unplace(id, place, key.ticket());
-        match next {
-            Some(front) => match place {
-                // The class's front was the head of the line. The next has not been looked at.
-                Place::Head => self.place(id, front, Place::Ready, amount),
-                _ => self.place(id, front, place, amount),
-            },
+        match line.front(&class.members) {
+            Some(front) => {
+                // When the front was the head of the line, the next has not been looked at.
+                let to = if place == Place::Head { Place::Ready } else { place };
+                self.relocate(id, key.ticket(), front, to, amount);
+                None
+            }
             None => {
+                self.unplace(place, key.ticket());
                 self.classes[id as usize] = None;
                 self.free.push(id);
                 let known_by = self.alike.remove_entry(&Alike(demand.unlabelled()));
                 self.shrink();
-                return known_by.map(|(alike, _)| alike.0);
+                known_by.map(|(alike, _)| alike.0)
             }
         }
-        None
     }
 
     /// Puts a class that is in no place into one.
@@ -206,13 +205,30 @@ impl Index {
 
     /// Moves a class, whose front is `front`, to another place.
     pub(super) fn shift(&mut self, id: u32, front: Key, place: Place, amount: Amount) {
-        let Some(class) = &self.classes[id as usize] else { return };
-        let from = class.place;
-        self.unplace(id, from, front.ticket());
-        self.place(id, front, place, amount);
+        self.relocate(id, front.ticket(), front, place, amount);
     }
 
-    fn unplace(&mut self, _id: u32, place: Place, ticket: u64) {
+    /// Moves a class from where it stands by `ticket` to where it is to stand by its front.
+    ///
+    /// What is known of an account outlasts a move under it: its deadline may be the only thing
+    /// that gets a class looked at again, even if nobody else is filed there.
+    fn relocate(&mut self, id: u32, ticket: u64, front: Key, to: Place, amount: Amount) {
+        let Some(class) = self.classes[id as usize].as_mut() else { return };
+        if let Place::Filed(account) = to
+            && class.place == to
+            && let Some(watch) = self.watches.get_mut(&account)
+        {
+            class.amount = amount;
+            self.forest.remove(&mut watch.tree, ticket);
+            self.forest.insert(&mut watch.tree, id, front.ticket(), amount);
+            return;
+        }
+        let from = class.place;
+        self.unplace(from, ticket);
+        self.place(id, front, to, amount);
+    }
+
+    fn unplace(&mut self, place: Place, ticket: u64) {
         match place {
             Place::Head => {}
             Place::Ready => {

@@ -78,3 +78,21 @@ async fn a_time_out_names_what_was_missing() {
     drop(held);
     admission.check();
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_next_of_its_kind_goes_when_the_front_that_timed_out_would_have() {
+    let admission = started();
+    let (a, b) = (gate(1), bucket(60, 60));
+    let held = admission.try_admit(permits(&a, 1).tokens(&b, 60)).unwrap();
+    let _head = parked(&admission, permits(&a, 1));
+    let start = tokio::time::Instant::now();
+    let within = std::time::Duration::from_secs(1);
+    let late = tokio::spawn(admission.admit(Demand::new().tokens(&b, 30)).within(within));
+    settle().await;
+    // Nobody but these two waits on the bucket, and only the clock will announce it.
+    let within = std::time::Duration::from_secs(60);
+    let next = admission.admit(Demand::new().tokens(&b, 30)).within(within).await.unwrap();
+    assert_eq!(start.elapsed(), std::time::Duration::from_secs(30));
+    assert!(late.await.unwrap().is_err());
+    drop((next, held));
+}
