@@ -10,6 +10,7 @@
 //! told with its seed and with as few of its steps as still fail.
 
 mod plain;
+mod seen;
 mod steps;
 mod switch;
 mod twin;
@@ -19,10 +20,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use admit::testing::Draw;
 
+use crate::seen::Seen;
 use crate::steps::{Setup, Step};
 
 /// Random steps in an ordinary run.
-const STEPS: u64 = 150_000;
+const STEPS: u64 = 120_000;
 /// Steps a case: long enough for lines to grow, and for circuits to open and close.
 const STEPS_A_CASE: u64 = 500;
 
@@ -30,7 +32,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn run(setup: &Setup, steps: &[Step]) -> Result<(), String> {
+fn run(setup: &Setup, steps: &[Step]) -> Result<Seen, String> {
     let case = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -71,15 +73,21 @@ fn shrink(setup: &Setup, mut steps: Vec<Step>) -> Vec<Step> {
 fn the_monitor_grants_what_a_walk_over_everybody_would() {
     let cases = number("ADMIT_ORACLE_STEPS", STEPS).div_ceil(STEPS_A_CASE);
     let first = number("ADMIT_ORACLE_SEED", 1);
+    let mut seen = Seen::default();
     for seed in first..first + cases {
         let mut draw = Draw::new(seed);
         let setup = steps::setup(&mut draw);
         let steps: Vec<_> = (0..STEPS_A_CASE).map(|_| steps::step(&setup, &mut draw)).collect();
-        if run(&setup, &steps).is_err() {
-            let steps = shrink(&setup, steps);
-            let error = run(&setup, &steps).unwrap_err();
-            let told: Vec<_> = steps.iter().map(|step| format!("  {step:?}")).collect();
-            panic!("seed {seed}: {error}\n{setup:?}\n{}", told.join("\n"));
+        match run(&setup, &steps) {
+            Ok(other) => seen.add(other),
+            Err(_) => {
+                let steps = shrink(&setup, steps);
+                let error = run(&setup, &steps).unwrap_err();
+                let told: Vec<_> = steps.iter().map(|step| format!("  {step:?}")).collect();
+                panic!("seed {seed}: {error}\n{setup:?}\n{}", told.join("\n"));
+            }
         }
     }
+    println!("{} steps: {seen:?}", cases * STEPS_A_CASE);
+    seen.check(cases);
 }

@@ -100,6 +100,10 @@ impl Plain {
         self.line.iter().any(|waiter| waiter.job == job)
     }
 
+    pub(crate) const fn is_draining(&self) -> bool {
+        self.turn.draining
+    }
+
     fn is_open(&self) -> bool {
         self.memory.as_ref().is_none_or(|memory| memory.willing(self.turn, self.now))
     }

@@ -111,7 +111,7 @@ pub(crate) fn setup(draw: &mut Draw) -> Setup {
         tenths: draw.between(700..=960),
         progress_after: draw.one_in(3).then(|| Duration::from_millis(draw.between(100..=20_000))),
     });
-    let max_waiting = if draw.one_in(6) { draw.between(0..=8) as usize } else { usize::MAX };
+    let max_waiting = if draw.one_in(8) { draw.between(0..=12) as usize } else { usize::MAX };
     let templates = (0..draw.between(1..=5)).map(|_| parts(&kinds, draw)).collect();
     let calm = draw.between(4..=8);
     Setup { kinds, memory, max_waiting, templates, calm }
@@ -131,7 +131,7 @@ fn window(draw: &mut Draw) -> WindowConfig {
         failures_to_open: draw.between(1..=3) as u32,
         initial_cooldown,
         max_cooldown: initial_cooldown * draw.between(1..=4) as u32,
-        probe_timeout: draw.one_in(2).then(|| Duration::from_millis(draw.between(100..=30_000))),
+        probe_timeout: (!draw.one_in(3)).then(|| Duration::from_millis(draw.between(100..=30_000))),
     }
 }
 
@@ -151,10 +151,10 @@ fn parts(kinds: &[Kind], draw: &mut Draw) -> Vec<Part> {
 /// Small amounts, ones that just fit, and a few that never can.
 fn amount(kind: &Kind, draw: &mut Draw) -> Amount {
     let permits = |draw: &mut Draw, most: u32| {
-        let n = match draw.between(0..=19) {
+        let n = match draw.between(0..=79) {
             0 => u64::from(most) + 1,
-            1 => u64::from(most),
-            2 => 0,
+            1..=4 => u64::from(most),
+            5..=7 => 0,
             _ => draw.between(1..=u64::from(most.div_ceil(2))),
         };
         Amount::permits(n as u32)
@@ -164,10 +164,10 @@ fn amount(kind: &Kind, draw: &mut Draw) -> Amount {
         Kind::Window(config) => permits(draw, config.max),
         Kind::Bucket(limits) => Amount {
             requests: if draw.one_in(5) { draw.between(0..=3) as u32 } else { 1 },
-            units: match draw.between(0..=29) {
+            units: match draw.between(0..=79) {
                 0 => limits.tokens + 1,
-                1 => limits.tokens,
-                2 => 0,
+                1..=3 => limits.tokens,
+                4..=6 => 0,
                 _ => draw.between(1..=limits.tokens.div_ceil(2)),
             },
         },
@@ -188,19 +188,19 @@ fn failure(draw: &mut Draw) -> UpstreamFailure {
 }
 
 fn report(draw: &mut Draw) -> Option<UpstreamFailure> {
-    if draw.one_in(2) { Some(failure(draw)) } else { None }
+    if draw.one_in(3) { Some(failure(draw)) } else { None }
 }
 
 fn change(kind: &Kind, draw: &mut Draw) -> Change {
     match kind {
         Kind::Gate(n) => Change::Resize(draw.between(1..=u64::from(*n) + 1) as u32),
         Kind::Bucket(_) if draw.one_in(2) => Change::Limits(limits(draw)),
-        Kind::Switch(_) => Change::Turn(match draw.between(0..=5) {
+        Kind::Switch(_) => Change::Turn(match draw.between(0..=11) {
             0 => Position::Broken,
-            1 | 2 => Position::Closed,
+            1..=3 => Position::Closed,
             _ => Position::Open,
         }),
-        Kind::Bucket(_) | Kind::Window(_) => match draw.between(0..=3) {
+        Kind::Bucket(_) | Kind::Window(_) => match draw.between(0..=5) {
             0 => Change::Failure(failure(draw)),
             1 => Change::Pressure,
             _ => Change::Success,
@@ -231,13 +231,13 @@ pub(crate) fn step(setup: &Setup, draw: &mut Draw) -> Step {
             Op::Admit { parts: want(draw), within, with_token: draw.one_in(4) }
         }
     } else {
-        match draw.between(0..=44) {
+        match draw.between(0..=49) {
             0..=7 => Op::Collect,
-            8..=9 => Op::Leave(any(draw)),
-            10 => Op::Cancel(any(draw)),
-            11..=16 => Op::Release(any(draw)),
-            17..=18 => Op::Rollback(any(draw)),
-            19..=20 => Op::DropGrant(any(draw)),
+            8 => Op::Leave(any(draw)),
+            9 => Op::Cancel(any(draw)),
+            10..=12 => Op::Release(any(draw)),
+            13..=14 => Op::Rollback(any(draw)),
+            15..=20 => Op::DropGrant(any(draw)),
             21..=22 => Op::ReleaseOne(any(draw), any(draw)),
             23..=25 => Op::Reconcile(any(draw), any(draw), draw.between(0..=30)),
             26..=28 => Op::Report(any(draw), any(draw), report(draw)),

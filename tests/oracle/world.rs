@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::plain::{Answer, Job, Outcome, Plain};
+use crate::seen::Seen;
 use crate::steps::{Memory, Op, Part, Setup, Step, Want};
 use crate::twin::Made;
 
@@ -67,10 +68,11 @@ struct World {
     waiting: Vec<Waiting>,
     holding: Vec<Holding>,
     jobs: usize,
+    saw: Seen,
 }
 
 /// Runs a case. The error tells which step failed.
-pub(crate) async fn run(setup: &Setup, steps: &[Step]) -> Result<(), String> {
+pub(crate) async fn run(setup: &Setup, steps: &[Step]) -> Result<Seen, String> {
     let mut world = World::new(setup);
     for (at, step) in steps.iter().enumerate() {
         world.step(step).await.map_err(|error| {
@@ -130,6 +132,7 @@ impl World {
             waiting: Vec::new(),
             holding: Vec::new(),
             jobs: 0,
+            saw: Seen::default(),
         }
     }
 
@@ -160,6 +163,9 @@ impl World {
             tokio::task::yield_now().await;
         }
         self.plain.rest();
+        self.saw.longest_line = self.saw.longest_line.max(self.plain.len());
+        self.saw.rests_drained += u64::from(self.plain.is_draining());
+        self.saw.rests_unwell += u64::from(self.is_unwell());
         self.listen()?;
         self.compare_grants()?;
         self.compare_all()
@@ -330,6 +336,7 @@ impl World {
         right: &Outcome,
         waited: Duration,
     ) -> Result<(), String> {
+        self.saw.outcome(right, waited);
         match (outcome, right) {
             (Ok(grant), Outcome::Granted) => {
                 let is = grant.wall_wait();
@@ -466,7 +473,7 @@ impl World {
     }
 
     /// Everything is settled and waited for: nobody is left, and nothing is in use.
-    async fn end(mut self) -> Result<(), String> {
+    async fn end(mut self) -> Result<Seen, String> {
         self.rest().await?;
         while let Some(Waiting { job, .. }) = self.waiting.pop() {
             self.plain.leave(job);
@@ -478,7 +485,7 @@ impl World {
         self.rest().await?;
         ensure!(self.admission.queue_len() == 0, "somebody is left in the line");
         self.admission.drained().await;
-        Ok(())
+        Ok(self.saw)
     }
 }
 
