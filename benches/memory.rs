@@ -14,7 +14,7 @@
 mod measure;
 mod peers;
 
-use admit::{Admission, Admit, Demand, Grant};
+use admit::{Admit, Demand, Grant};
 use allocation_counter::measure as counted;
 use measure::{Plan, Random, figure, note, one_thread, park};
 use peers::{Ours, demand_of, gate, started};
@@ -46,18 +46,29 @@ fn main() {
         .collect();
     note("waiter_bytes_all_different", parked(&mut different) / count as f64);
 
-    let admission: Admission = started();
-    let template = demand_of(3, 1);
-    let held = admission.try_admit(template.clone()).expect("all are free");
-    let mut alike: Vec<Admit> = (0..count).map(|_| admission.admit(template.clone())).collect();
-    let bytes = parked(&mut alike) / count as f64;
+    let one_short = waiting(count, 1);
+    note("waiter_bytes_one_short_of_three", one_short);
+    let bytes = waiting(count, 3);
 
     let semaphore = Semaphore::new(1);
     note("admit_future_bytes", size_of::<Admit>() as f64);
     note("semaphore_future_bytes", size_of_val(&semaphore.acquire()) as f64);
     note("grant_bytes", size_of::<Grant>() as f64);
     figure("waiter_bytes", bytes);
-    drop((alike, different, held, all));
+    drop((different, all));
+}
+
+/// Bytes a waiter, of jobs with one demand on three gates of which so many are held.
+fn waiting(count: usize, held: usize) -> f64 {
+    let admission = started();
+    let gates = [gate(1), gate(1), gate(1)];
+    let of = |gates: &[_]| gates.iter().fold(Demand::new(), |demand, gate| demand.permit(gate));
+    let held = admission.try_admit(of(&gates[..held])).expect("all are free");
+    let demand = of(&gates);
+    let mut admits: Vec<Admit> = (0..count).map(|_| admission.admit(demand.clone())).collect();
+    let bytes = parked(&mut admits) / count as f64;
+    drop((admits, held));
+    bytes
 }
 
 /// What the heap has grown by when they all wait.
