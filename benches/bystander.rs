@@ -15,7 +15,7 @@ use peers::{Ours, demand_of, started};
 fn main() {
     let plan = Plan::from_env();
     let (waiting, calls, count) =
-        (plan.pick(100_000, 100), plan.pick(50_000, 50), plan.pick(101, 3));
+        (plan.pick(100_000, 100), plan.pick(2_000, 50), plan.pick(501, 3));
 
     let runtime = one_thread();
     let _inside = runtime.enter();

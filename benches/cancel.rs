@@ -14,10 +14,9 @@ mod measure;
 mod peers;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use admit::{Admit, Demand};
-use measure::{Plan, Random, Side, figure, nanos_each, note, one_thread, park, rounds};
+use measure::{Plan, Random, Side, Stopwatch, figure, note, one_thread, park, rounds};
 use peers::{demand_of, gate, started};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -26,7 +25,7 @@ use tokio::task::yield_now;
 fn main() {
     let plan = Plan::from_env();
     let (few, many) = (plan.pick(10_000, 100), plan.pick(1_000_000, 1_000));
-    let count = plan.pick(7, 3);
+    let count = plan.pick(5, 3);
     let runtime = one_thread();
     let _inside = runtime.enter();
 
@@ -93,14 +92,14 @@ where
     let order = Random(count as u64).order(count);
     let took = runtime.block_on(async {
         yield_now().await;
-        let start = Instant::now();
+        let watch = Stopwatch::start();
         for thousand in order.chunks(1_000) {
             for &at in thousand {
                 drop(waiters[at as usize].take());
             }
             yield_now().await;
         }
-        nanos_each(start, count)
+        watch.nanos_each(count)
     });
     drop(keeps);
     took / 1e3

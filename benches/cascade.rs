@@ -12,9 +12,8 @@ mod peers;
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
 
-use measure::{Plan, Side, figure, note, one_thread, rounds};
+use measure::{Plan, Side, Stopwatch, figure, note, one_thread, rounds};
 use peers::{Ours, gate, owned, started};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinSet, yield_now};
@@ -94,10 +93,10 @@ where
         yield_now().await;
     }
     assert_eq!(goal.got.load(Relaxed), 0, "they all wait");
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     drop(held);
     goal.reached.notified().await;
-    let took = start.elapsed();
+    let took = watch.nanos_each(1);
     tasks.shutdown().await;
-    took.as_secs_f64() * 1e3
+    took / 1e6
 }

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use measure::{Plan, Side, figure, nanos_each, note, rounds};
+use measure::{Plan, Side, figure, note, real_nanos_each, rounds};
 use peers::{Ours, Semaphores, demand_of, started};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, unconstrained, yield_now};
@@ -31,7 +31,7 @@ const SCARCE: u32 = 4;
 
 fn main() {
     let plan = Plan::from_env();
-    let (jobs, few, count) = (plan.pick(2_048, 32), plan.pick(256, 16), plan.pick(51, 3));
+    let (jobs, few, count) = (plan.pick(256, 32), plan.pick(64, 16), plan.pick(201, 3));
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_time()
@@ -113,6 +113,6 @@ where
         let start = Instant::now();
         let mut tasks: JoinSet<()> = (0..TASKS).map(|_| unconstrained(task())).collect();
         while tasks.join_next().await.is_some() {}
-        nanos_each(start, TASKS * jobs)
+        real_nanos_each(start, TASKS * jobs)
     })
 }

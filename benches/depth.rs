@@ -20,10 +20,9 @@ mod peers;
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use admit::Grant;
-use measure::{Plan, Side, figure, nanos_each, note, one_thread, rounds};
+use measure::{Plan, Side, Stopwatch, figure, note, one_thread, rounds};
 use peers::{Ours, demand_of, owned, started};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -148,10 +147,10 @@ impl<S: Single> Crowd<S> {
     async fn round(&mut self, hops: usize) -> f64 {
         self.goal.left.store(hops, Relaxed);
         let held = self.goal.held.lock().expect("whole").take();
-        let start = Instant::now();
+        let watch = Stopwatch::start();
         drop(held);
         self.goal.reached.notified().await;
-        let took = nanos_each(start, hops);
+        let took = watch.nanos_each(hops);
         self.gather(hops).await;
         took
     }

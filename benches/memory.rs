@@ -6,15 +6,17 @@
 //! was there before; its size is noted, as is a semaphore's, whose place in line is inside its
 //! future.
 //!
-//! - `waiter_bytes`: bytes a waiter, of jobs with one demand on three gates that are all held.
+//! - `waiter_bytes`: bytes a waiter, of jobs with one demand on three gates that are all held, which
+//!   is the most: every account a job was found short of is remembered.
 //!
-//! Noted beside it: jobs whose demands all differ (the demand itself is then on the heap too, and
-//! was before the poll), and how often a job that goes at once allocates.
+//! Noted beside it: the same with only one of the gates held; jobs whose demands all differ, a permit
+//! to a million of one gate (a demand is on the heap too, but was before the poll); and how often a
+//! job that goes at once allocates.
 
 mod measure;
 mod peers;
 
-use admit::{Admission, Admit, Demand, Grant};
+use admit::{Admit, Demand, Grant};
 use allocation_counter::measure as counted;
 use measure::{Plan, Random, figure, note, one_thread, park};
 use peers::{Ours, demand_of, gate, started};
@@ -46,18 +48,30 @@ fn main() {
         .collect();
     note("waiter_bytes_all_different", parked(&mut different) / count as f64);
 
-    let admission: Admission = started();
-    let template = demand_of(3, 1);
-    let held = admission.try_admit(template.clone()).expect("all are free");
-    let mut alike: Vec<Admit> = (0..count).map(|_| admission.admit(template.clone())).collect();
-    let bytes = parked(&mut alike) / count as f64;
+    let one_short = waiting(count, 1);
+    note("waiter_bytes_one_short_of_three", one_short);
+    let bytes = waiting(count, 3);
 
     let semaphore = Semaphore::new(1);
     note("admit_future_bytes", size_of::<Admit>() as f64);
     note("semaphore_future_bytes", size_of_val(&semaphore.acquire()) as f64);
     note("grant_bytes", size_of::<Grant>() as f64);
     figure("waiter_bytes", bytes);
-    drop((alike, different, held, all));
+    drop((different, all));
+}
+
+/// Bytes a waiter, of jobs with one demand on three gates of which so many are held.
+fn waiting(count: usize, held: usize) -> f64 {
+    let admission = started();
+    // Those that are not held have room for everybody, the head's reservation included.
+    let gates: [_; 3] = std::array::from_fn(|at| gate(if at < held { 1 } else { u32::MAX }));
+    let of = |gates: &[_]| gates.iter().fold(Demand::new(), |demand, gate| demand.permit(gate));
+    let held = admission.try_admit(of(&gates[..held])).expect("all are free");
+    let demand = of(&gates);
+    let mut admits: Vec<Admit> = (0..count).map(|_| admission.admit(demand.clone())).collect();
+    let bytes = parked(&mut admits) / count as f64;
+    drop((admits, held));
+    bytes
 }
 
 /// What the heap has grown by when they all wait.

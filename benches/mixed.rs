@@ -4,7 +4,7 @@
 //! nearly every demand is a class of its own. The clock is Tokio's paused one: it moves when nothing
 //! else can be done, to the next instant the evaluator asked to be woken at, so refills arrive as
 //! fast as the thread can serve them. A round lasts for some hundreds of grants and is measured on
-//! the real clock; as many new tasks join between the rounds, unmeasured.
+//! the processor's clock; as many new tasks join between the rounds, unmeasured.
 //!
 //! Four lines are measured, each with 10,000, 100,000 and 1,000,000 waiters at once on runtimes of
 //! their own, taken in turn: the head of the line short of tokens too (it is one of those who
@@ -18,13 +18,14 @@
 mod measure;
 mod peers;
 
+use std::cell::Cell;
 use std::future::pending;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
 
 use admit::{Admission, Amount, Demand, Grant, Limits, TokenBucket};
-use measure::{Plan, Random, Side, figure, note, paused, rounds};
+use measure::{Plan, Random, Side, Stopwatch, figure, note, paused, rounds};
 use peers::{gate, started};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -40,15 +41,17 @@ fn main() {
     let mut worst = f64::MIN;
     for (head, is_elsewhere) in [("short_of_tokens", false), ("short_elsewhere", true)] {
         for a_millisecond in [1, 32] {
-            let sides = sizes.iter().map(|&size| {
-                let mut line = Line::new(a_millisecond, is_elsewhere);
+            let asked: Vec<Rc<Cell<f64>>> = sizes.iter().map(|_| Rc::default()).collect();
+            let sides = sizes.iter().zip(&asked).map(|(&size, asked)| {
+                let mut line = Line::new(a_millisecond, is_elsewhere, Rc::clone(asked));
                 line.gather(size);
                 Box::new(move || line.round(grants)) as Side<'_>
             });
             let took = rounds(count, sides.collect());
             for (at, size) in sizes.iter().enumerate() {
-                let name = format!("mixed_{size}_head_{head}_{a_millisecond}_a_refill_ns");
-                note(&name, took.of(at));
+                let name = format!("mixed_{size}_head_{head}_{a_millisecond}_a_refill");
+                note(&format!("{name}_ns"), took.of(at));
+                note(&format!("{name}_questions_a_grant"), asked[at].get());
             }
             let flat = took.ratio(sizes.len() - 1, 0);
             note(&format!("mixed_flat_head_{head}_{a_millisecond}_a_refill"), flat);
@@ -66,6 +69,7 @@ struct Line {
     random: Random,
     goal: Arc<Goal>,
     came: usize,
+    asked: Rc<Cell<f64>>,
     _held: Option<Grant>,
 }
 
@@ -78,7 +82,7 @@ struct Goal {
 }
 
 impl Line {
-    fn new(grants_a_millisecond: u64, is_head_elsewhere: bool) -> Self {
+    fn new(grants_a_millisecond: u64, is_head_elsewhere: bool, asked: Rc<Cell<f64>>) -> Self {
         let runtime = paused();
         let _inside = runtime.enter();
         let admission = started();
@@ -108,7 +112,16 @@ impl Line {
         };
         let random = Random(7);
         drop(_inside);
-        Self { runtime, admission, bucket, random, goal: Arc::new(goal), came: 0, _held: held }
+        Self {
+            runtime,
+            admission,
+            bucket,
+            random,
+            goal: Arc::new(goal),
+            came: 0,
+            asked,
+            _held: held,
+        }
     }
 
     /// So many more join.
@@ -142,11 +155,13 @@ impl Line {
     fn round(&mut self, grants: usize) -> f64 {
         let before = self.goal.granted.load(Relaxed);
         self.goal.target.store(before + grants, Relaxed);
-        let start = Instant::now();
+        let (work, watch) = (self.admission.counters(), Stopwatch::start());
         self.runtime.block_on(self.goal.reached.notified());
-        let took = start.elapsed();
         let granted = self.goal.granted.load(Relaxed) - before;
+        let took = watch.nanos_each(granted);
+        let asked = self.admission.counters().asked - work.asked;
+        self.asked.set(asked as f64 / granted as f64);
         self.gather(granted);
-        took.as_nanos() as f64 / granted as f64
+        took
     }
 }

@@ -11,7 +11,7 @@
 //! - `leaky_bucket_rate_error_percent`: theirs, refilled in steps of 100 ms, which is its default and
 //!   the kindest; what it does in steps of 1 ms, as fine as a Tokio timer goes, is noted.
 //!
-//! Where there is no processor clock (off unix), only rates are told.
+//! Where there is no processor clock (off unix), only the rates mean something.
 
 mod measure;
 mod peers;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admit::{Amount, Demand, Limits, TokenBucket};
-use measure::{Plan, figure, median, note, one_thread};
+use measure::{Plan, figure, median, note, of_this_process as cpu, one_thread};
 use peers::{Ours, limiter, started};
 use tokio::task::JoinSet;
 
@@ -137,16 +137,4 @@ impl Watch {
             cpu: cpu.as_secs_f64() * 1e6 / f64::from(n),
         }
     }
-}
-
-/// What the process has used of the processors so far.
-#[cfg(unix)]
-fn cpu() -> Duration {
-    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
-}
-
-#[cfg(not(unix))]
-const fn cpu() -> Duration {
-    Duration::ZERO
 }

@@ -4,6 +4,9 @@
 //! round by round: what disturbs the machine for longer than a round disturbs all sides alike and
 //! cancels in the ratio. What is told is the median over the rounds.
 //!
+//! What one thread does without ever sleeping is measured by that thread's processor time, which on
+//! an idle machine is the time it took, and on a busy one leaves out what others had of it.
+//!
 //! With `ADMIT_BENCH_QUICK=1` in the environment every bench runs with small sizes, to see that it
 //! runs; its figures then mean nothing.
 
@@ -11,7 +14,7 @@
 
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -49,12 +52,9 @@ pub(crate) fn note(name: &str, value: f64) {
 /// A side to be measured: one call is one round, and answers its value, mostly nanoseconds.
 pub(crate) type Side<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
-/// The values of every side, round by round, after one round that does not count.
+/// The values of every side, round by round.
 pub(crate) fn rounds(count: usize, mut sides: Vec<Side<'_>>) -> Rounds {
     let mut values = vec![Vec::with_capacity(count); sides.len()];
-    for side in &mut sides {
-        side();
-    }
     for round in 0..count {
         for turn in 0..sides.len() {
             let at = (round + turn) % sides.len();
@@ -90,8 +90,52 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     if values.len() % 2 == 1 { values[half] } else { f64::midpoint(values[half - 1], values[half]) }
 }
 
-/// Nanoseconds since an instant, for each of so many.
-pub(crate) fn nanos_each(since: Instant, count: usize) -> f64 {
+/// Runs while this thread does, and only there.
+pub(crate) struct Stopwatch(Duration);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(of_this_thread())
+    }
+
+    /// Nanoseconds since the start, for each of so many.
+    pub(crate) fn nanos_each(&self, count: usize) -> f64 {
+        of_this_thread().saturating_sub(self.0).as_nanos() as f64 / count as f64
+    }
+}
+
+/// What the thread has used of a processor so far.
+#[cfg(unix)]
+pub(crate) fn of_this_thread() -> Duration {
+    used(rustix::time::ClockId::ThreadCPUTime)
+}
+
+/// What the process has used of the processors so far.
+#[cfg(unix)]
+pub(crate) fn of_this_process() -> Duration {
+    used(rustix::time::ClockId::ProcessCPUTime)
+}
+
+#[cfg(unix)]
+fn used(clock: rustix::time::ClockId) -> Duration {
+    let used = rustix::time::clock_gettime(clock);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
+/// The real time, where there is no other.
+#[cfg(not(unix))]
+pub(crate) fn of_this_thread() -> Duration {
+    static ORIGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    ORIGIN.elapsed()
+}
+
+#[cfg(not(unix))]
+pub(crate) fn of_this_process() -> Duration {
+    of_this_thread()
+}
+
+/// Real nanoseconds since an instant, for each of so many.
+pub(crate) fn real_nanos_each(since: Instant, count: usize) -> f64 {
     since.elapsed().as_nanos() as f64 / count as f64
 }
 
@@ -111,11 +155,11 @@ pub(crate) fn paused() -> Runtime {
 /// three accounts one, so with it the peers would pay for more yields.
 pub(crate) fn in_a_row(runtime: &Runtime, count: usize, job: impl AsyncFn()) -> f64 {
     runtime.block_on(tokio::task::unconstrained(async {
-        let start = Instant::now();
+        let watch = Stopwatch::start();
         for _ in 0..count {
             job().await;
         }
-        nanos_each(start, count)
+        watch.nanos_each(count)
     }))
 }
 
