@@ -133,22 +133,14 @@ impl Grant {
     pub fn reconcile<A: AsAccount + ?Sized>(&self, account: &A, actual_units: u64) -> bool {
         let Some(index) = self.position(account) else { return false };
         let entry = &self.demand.entries()[index];
-        let taken = self.taken.lock();
-        let is_open = match taken.standing {
-            Standing::Held => true,
-            Standing::Released => !entry.comes_back(),
-            Standing::RolledBack => false,
-        };
-        if !is_open || taken.part(index, &self.demand).is_back {
-            return false;
+        let shared = self.handle.shared();
+        match shared.reconcile(self.id, &self.demand, index, self.taken.lock(), actual_units) {
+            Ok(heard) => heard,
+            Err(panic) => {
+                shared.log(panic_line(entry, panic));
+                false
+            }
         }
-        let done =
-            self.handle.shared().reconcile(self.id, &self.demand, index, taken, actual_units);
-        let heard = done.is_ok();
-        if let Err(panic) = done {
-            self.handle.shared().log(panic_line(entry, panic));
-        }
-        heard
     }
 
     /// Tells one account that the work under it succeeded.

@@ -100,7 +100,7 @@ impl AdmissionBuilder {
             ));
         }
         let settings = Settings {
-            valve: self.valve.map(Contained::new),
+            valve: self.valve.map(Contained::around),
             max_waiting: self.max_waiting,
             track_holders: self.track_holders,
         };

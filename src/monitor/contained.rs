@@ -18,7 +18,7 @@ pub(super) struct Contained {
 }
 
 impl Contained {
-    pub(super) fn new(inner: Arc<dyn Valve>) -> Arc<dyn Valve> {
+    pub(super) fn around(inner: Arc<dyn Valve>) -> Arc<dyn Valve> {
         Arc::new(Self { inner, is_broken: AtomicBool::new(false), to_say: Mutex::new(None) })
     }
 

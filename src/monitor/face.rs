@@ -11,7 +11,7 @@ use super::core::{Core, Life, Settings, Settlement};
 use super::line::{Key, Limit, Outcome};
 use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
-use super::taken::Taken;
+use super::taken::{Standing, Taken};
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
 use crate::error::AccountPanic;
@@ -284,7 +284,8 @@ impl Shared {
         })
     }
 
-    /// Corrects a charge of a grant; `taken` as for [`settle`](Self::settle).
+    /// Corrects a charge of a grant; `taken` as for [`settle`](Self::settle). Answers whether there
+    /// was anything to correct.
     ///
     /// Under the lock: what it frees is there for whoever waits on it before any newcomer sees it.
     pub(crate) fn reconcile(
@@ -294,13 +295,22 @@ impl Shared {
         index: usize,
         mut taken: impl DerefMut<Target = Taken>,
         actual_units: u64,
-    ) -> Result<(), AccountPanic> {
+    ) -> Result<bool, AccountPanic> {
         self.hold(move |core, _| {
+            let entry = &demand.entries()[index];
+            let part = taken.part(index, demand);
+            let is_open = match taken.standing {
+                Standing::Held => true,
+                Standing::Released => !entry.comes_back(),
+                Standing::RolledBack => false,
+            };
+            if !is_open || part.is_back {
+                return Ok(false);
+            }
             let now = tick(core, None);
-            let charge = taken.part(index, demand).charge(id);
-            let holds = core.reconcile(&demand.entries()[index], &charge, actual_units, now)?;
+            let holds = core.reconcile(entry, &part.charge(id), actual_units, now)?;
             taken.part_mut(index, demand).amount = holds;
-            Ok(())
+            Ok(true)
         })
     }
 
