@@ -9,6 +9,7 @@
 //! the random histories: `ADMIT_ORACLE_SEED=1000000`, the seed of the first case. A failing case is
 //! told with its seed and with as few of its steps as still fail.
 
+mod compare;
 mod plain;
 mod seen;
 mod steps;
@@ -26,7 +27,7 @@ use crate::steps::{Setup, Step};
 /// Random steps in an ordinary run.
 const STEPS: u64 = 120_000;
 /// Steps a case: long enough for lines to grow, and for circuits to open and close.
-const STEPS_A_CASE: u64 = 500;
+const STEPS_A_CASE: u64 = 1_000;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))

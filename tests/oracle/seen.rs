@@ -6,8 +6,8 @@ use crate::plain::Outcome;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
+    /// At the instant they came, by the inline path or from the line.
     pub(crate) granted_at_once: u64,
-    /// From the line, but in the breath in which they came.
     pub(crate) granted_later: u64,
     pub(crate) refused_at_once: u64,
     pub(crate) refused_later: u64,

@@ -10,29 +10,21 @@ use std::time::Duration;
 
 use admit::testing::ScriptedMemory;
 use admit::{
-    Account, Admission, Admit, AdmitError, Demand, EventKind, Grant, JobInfo, LimiterEvent,
-    MemoryGate, TryAdmitError, UpstreamFailure, Valve,
+    Account, Admission, Admit, AdmitError, Demand, Grant, JobInfo, LimiterEvent, MemoryGate,
+    TryAdmitError, UpstreamFailure, Valve,
 };
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::TryRecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::compare::ensure;
 use crate::plain::{Answer, Job, Outcome, Plain};
 use crate::seen::Seen;
 use crate::steps::{Memory, Op, Part, Setup, Step, Want};
 use crate::twin::Made;
 
-macro_rules! ensure {
-    ($holds:expr, $($text:tt)+) => {
-        if !$holds {
-            return Err(format!($($text)+));
-        }
-    };
-}
-
 #[derive(Default)]
-struct Wakes(AtomicU32);
+pub(crate) struct Wakes(pub(crate) AtomicU32);
 
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
@@ -41,34 +33,34 @@ impl Wake for Wakes {
 }
 
 /// A job whose outcome it has not got yet.
-struct Waiting {
-    job: Job,
+pub(crate) struct Waiting {
+    pub(crate) job: Job,
     admit: Pin<Box<Admit>>,
     token: Option<CancellationToken>,
-    wakes: Arc<Wakes>,
+    pub(crate) wakes: Arc<Wakes>,
 }
 
-struct Holding {
+pub(crate) struct Holding {
     job: Job,
     grant: Grant,
 }
 
-struct World {
-    admission: Admission,
+pub(crate) struct World {
+    pub(crate) admission: Admission,
     /// The monitor's, and the walk's.
-    made: [Vec<Made>; 2],
-    accounts: Vec<Arc<dyn Account>>,
-    memory: Option<(Arc<MemoryGate>, [Arc<ScriptedMemory>; 2])>,
-    templates: Vec<(Demand, Vec<Part>)>,
-    plain: Plain,
-    events: Receiver<LimiterEvent>,
+    pub(crate) made: [Vec<Made>; 2],
+    pub(crate) accounts: Vec<Arc<dyn Account>>,
+    pub(crate) memory: Option<(Arc<MemoryGate>, [Arc<ScriptedMemory>; 2])>,
+    pub(crate) templates: Vec<(Demand, Vec<Part>)>,
+    pub(crate) plain: Plain,
+    pub(crate) events: Receiver<LimiterEvent>,
     /// Everybody granted, in order, as the events tell it.
-    granted: Vec<Job>,
-    seen: BTreeSet<Job>,
-    waiting: Vec<Waiting>,
-    holding: Vec<Holding>,
-    jobs: usize,
-    saw: Seen,
+    pub(crate) granted: Vec<Job>,
+    pub(crate) seen: BTreeSet<Job>,
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) holding: Vec<Holding>,
+    pub(crate) jobs: usize,
+    pub(crate) saw: Seen,
 }
 
 /// Runs a case. The error tells which step failed.
@@ -407,68 +399,6 @@ impl World {
             right |= self.plain.report(*job, account, failure);
         }
         ensure!(did == right, "job {job}: reporting answered {did}");
-        Ok(())
-    }
-
-    fn listen(&mut self) -> Result<(), String> {
-        loop {
-            match self.events.try_recv() {
-                Ok(event) => {
-                    let is_grant = matches!(
-                        event.kind,
-                        EventKind::GrantedImmediate | EventKind::GrantedFromHold
-                    );
-                    if is_grant {
-                        let job = event.job.as_ref().expect("every job has a label");
-                        let job = job.id.parse().expect("its number");
-                        if self.seen.insert(job) {
-                            self.granted.push(job);
-                        }
-                    }
-                }
-                Err(TryRecvError::Empty | TryRecvError::Closed) => return Ok(()),
-                Err(TryRecvError::Lagged(lost)) => return Err(format!("{lost} events were lost")),
-            }
-        }
-    }
-
-    /// Who was granted, in which order.
-    fn compare_grants(&mut self) -> Result<(), String> {
-        let (is, right) = (&self.granted, &self.plain.granted);
-        ensure!(is == right, "granted, in this order: {is:?}, should be {right:?}");
-        self.granted.clear();
-        self.plain.granted.clear();
-        Ok(())
-    }
-
-    /// The line, who was woken, and every account.
-    fn compare_all(&self) -> Result<(), String> {
-        self.admission.check();
-        let (is, right) = (self.admission.queue_len(), self.plain.len());
-        ensure!(is == right, "{is} wait, should be {right}");
-        for Waiting { job, wakes, .. } in &self.waiting {
-            let is = wakes.0.load(Ordering::Relaxed);
-            let right = u32::from(!self.plain.is_waiting(*job));
-            ensure!(is == right, "job {job} was woken {is} times, should be {right}");
-        }
-        let now = Instant::now();
-        ensure!(now == self.plain.now, "the clocks differ");
-        for (account, twin) in self.accounts.iter().zip(&self.plain.accounts) {
-            let read = |account: &Arc<dyn Account>| {
-                let levels = (account.capacity(), account.in_use(now));
-                (levels, account.indicator(now), account.summary(now))
-            };
-            let (is, right) = (read(account), read(twin));
-            ensure!(is == right, "{}: {is:?}, should be {right:?}", account.link().name());
-        }
-        if let (Some((gate, _)), Some(twin)) = (&self.memory, &self.plain.memory) {
-            let read = |gate: &MemoryGate| {
-                let status = gate.status();
-                (status.used, status.floor, status.pacing, status.growth_penalty)
-            };
-            let (is, right) = (read(gate), read(twin));
-            ensure!(is == right, "memory: {is:?}, should be {right:?}");
-        }
         Ok(())
     }
 
