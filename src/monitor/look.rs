@@ -1,0 +1,152 @@
+//! One look at one waiter: it goes, it is refused, or it stays.
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::asking::{self, Asking, Take};
+use super::core::{Core, limits};
+use super::line::{Key, Landing, Limit, Outcome, Waiter};
+use super::outbox::Outbox;
+use super::stand::Spot;
+use super::taken::Taken;
+use crate::demand::Demand;
+use crate::events::EventKind;
+
+impl Core {
+    /// Looks at one waiter. Answers whether it left the line.
+    pub(super) fn look(
+        &mut self,
+        key: Key,
+        ahead: Option<&Demand>,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(waiter) = self.line.waiter(key) else { return true };
+        // Never the last owner: the waiter's own goes to its landing, or to the outbox.
+        let demand = waiter.demand.clone();
+        let asking = Asking { id: waiter.id, now, head: ahead };
+        self.counters.count_look(&demand);
+        let mut short = std::mem::take(&mut self.short);
+        let left = self.decide(key, &demand, asking, &mut short, out);
+        self.short = short;
+        left
+    }
+
+    fn decide(
+        &mut self,
+        key: Key,
+        demand: &Demand,
+        asking: Asking<'_>,
+        short: &mut Vec<u32>,
+        out: &mut Outbox,
+    ) -> bool {
+        let now = asking.now;
+        let open = self.is_open(now);
+        if let Err(never) = asking::survey(demand, asking, short) {
+            self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
+            return true;
+        }
+        if open && short.is_empty() {
+            match asking::take_all(demand, asking, self.admission) {
+                Take::All(taken) => {
+                    self.land(key, taken, now, out);
+                    return true;
+                }
+                // Another admission was quicker, or the account contradicts itself.
+                Take::Short(index) => short.push(index),
+                Take::Never(never) => {
+                    self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
+                    return true;
+                }
+                Take::Defect(defect) => {
+                    self.close(defect, now, out);
+                    return true;
+                }
+            }
+        }
+        let spot = if asking.head.is_none() {
+            self.head_look(key, demand, asking, open, short).map(Spot::Head)
+        } else {
+            self.watch_of(demand, asking, short).map(|watch| match watch {
+                Some((index, at)) => Spot::Under(index, at),
+                None => Spot::Ready,
+            })
+        };
+        match spot {
+            Ok(spot) => {
+                self.file(key, demand, spot, now);
+                self.hold_on(key, open, short, now, out);
+                false
+            }
+            Err(never) => {
+                self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
+                true
+            }
+        }
+    }
+
+    /// A waiter's demand is taken: it leaves the line with it.
+    fn land(&mut self, key: Key, taken: Taken, now: Instant, out: &mut Outbox) {
+        self.part(key, out);
+        let Some(mut waiter) = self.line.lift(key) else { return };
+        self.left(key, &waiter);
+        self.count_grant(waiter.id, &waiter.demand, now);
+        self.tally.granted_after(now.saturating_duration_since(waiter.arrived));
+        if self.teller.is_watched() {
+            self.tell_granted(&waiter, now, out);
+        }
+        out.wakers.extend(waiter.waker.take());
+        self.counters.count_wake();
+        let landing = Landing { waiter, taken, at: now };
+        self.line.lay(key, Outcome::Granted(Box::new(landing)));
+    }
+
+    fn tell_granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) {
+        let demand = &waiter.demand;
+        let held = |limit| waiter.holds.iter().find(|hold| hold.0 == limit).map(|hold| hold.1);
+        if let Some(since) = held(Limit::Valve) {
+            let wait = Some(now.saturating_duration_since(since));
+            self.tell(Limit::Valve, demand, EventKind::GrantedFromHold, wait, None, now, out);
+        }
+        for index in 0..demand.entries().len() {
+            let limit = Limit::Entry(index as u32);
+            let wait = held(limit).map(|since| now.saturating_duration_since(since));
+            let kind = match wait {
+                Some(_) => EventKind::GrantedFromHold,
+                None => EventKind::GrantedImmediate,
+            };
+            self.tell(limit, demand, kind, wait, None, now, out);
+        }
+    }
+
+    /// A waiter stays: what it is short of is counted and told, once each.
+    pub(super) fn hold_on(
+        &mut self,
+        key: Key,
+        open: bool,
+        short: &[u32],
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        if !open {
+            // Memory refused a waiter: from here on the line goes one at a time.
+            self.turn.draining = true;
+        }
+        let Some(waiter) = self.line.waiter_mut(key) else { return };
+        let first = waiter.holds.len();
+        for limit in limits(open, short) {
+            if !waiter.holds.iter().any(|&(held, _)| held == limit) {
+                waiter.holds.push((limit, now));
+            }
+        }
+        if waiter.holds.len() > first {
+            let demand = waiter.demand.clone();
+            let new: SmallVec<[Limit; 4]> =
+                waiter.holds[first..].iter().map(|&(limit, _)| limit).collect();
+            for limit in new {
+                self.count_hold(limit, &demand, true);
+                self.tell(limit, &demand, EventKind::Held, None, None, now, out);
+            }
+        }
+    }
+}
