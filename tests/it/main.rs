@@ -1,4 +1,12 @@
 //! The rules of the monitor, topic by topic, on a paused clock.
 
+mod breaches;
+mod demands;
+mod ends;
+mod events;
+mod executors;
+mod grants;
+mod internals;
 mod line;
+mod snapshot;
 mod support;
