@@ -75,7 +75,6 @@ fn what_there_are_many_of_is_small() {
     assert_eq!(size_of::<Amount>(), 16);
     assert_eq!(size_of::<Admission>(), word);
     assert_eq!(size_of::<Demand>(), 2 * word);
-    println!("Grant {}, Admit {}", size_of::<Grant>(), size_of::<Admit>());
-    assert!(size_of::<Grant>() <= 12 * word);
-    assert!(size_of::<Admit>() <= 24 * word);
+    assert!(size_of::<Grant>() <= 11 * word);
+    assert!(size_of::<Admit>() <= 17 * word);
 }

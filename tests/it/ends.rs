@@ -193,3 +193,18 @@ async fn an_error_says_whether_and_when_it_is_worth_trying_again() {
     let over = admission.admit(permits(&a, 1)).await.unwrap_err();
     assert!(!over.is_retryable() && over.retry_at().is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_cancelled_at_the_first_poll_comes_before_everything_else() {
+    let admission = started();
+    let a = named("a", 1);
+    let token = tokio_util::sync::CancellationToken::new();
+    token.cancel();
+    for demand in [permits(&a, 1), permits(&a, 2), Demand::new()] {
+        let outcome = admission.admit(demand).cancelled_by(token.clone()).await;
+        assert!(matches!(outcome, Err(AdmitError::Cancelled)));
+    }
+    admission.stop();
+    let outcome = admission.admit(permits(&a, 1)).cancelled_by(token).await;
+    assert!(matches!(outcome, Err(AdmitError::Cancelled)));
+}
