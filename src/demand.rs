@@ -222,6 +222,8 @@ impl Entries {
     }
 
     fn add<A: AsAccount + ?Sized>(&mut self, account: &A, amount: Amount) {
+        // Whoever knew these accounts may not know this one.
+        *self.known_to.get_mut() = 0;
         let link = account.as_account().link();
         let id = link.id();
         let index = match self.entries.iter().position(|entry| entry.id == id) {

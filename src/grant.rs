@@ -78,15 +78,15 @@ impl Grant {
     pub(crate) fn landed(handle: Arc<Handle>, landing: Landing) -> Self {
         let Landing { waiter, taken, at } = landing;
         let mut holds = waiter.holds;
-        holds.sort_by_key(|&(limit, _)| match limit {
+        holds.sort_by_key(|hold| match hold.limit() {
             Limit::Valve => 0,
             Limit::Entry(index) => u64::from(index) + 1,
         });
         let times = holds
             .into_iter()
-            .map(|(limit, since)| WaitTime {
-                account: handle.shared().name_of(limit, &waiter.demand),
-                wait: at.saturating_duration_since(since),
+            .map(|hold| WaitTime {
+                account: handle.shared().name_of(hold.limit(), &waiter.demand),
+                wait: at.saturating_duration_since(hold.since(waiter.arrived)),
             })
             .collect();
         let wall = at.saturating_duration_since(waiter.arrived);

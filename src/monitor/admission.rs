@@ -7,7 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::arrive::{Arrival, Asker, Want};
+use super::arrive::{Arrival, Asker};
 use super::core::Life;
 use super::face::{Shared, tick};
 use super::handle::Handle;
@@ -149,11 +149,12 @@ impl Admission {
     /// [`WouldWait`](TryAdmitError::WouldWait) names everything it is short on and leaves no trace.
     pub fn try_admit(&self, demand: Demand) -> Result<Grant, TryAdmitError> {
         let early = self.shared().look_at_memory();
-        if let Some(inline) = self.shared().arrive_inline(&demand, early) {
+        let mut id = 0;
+        if let Some(inline) = self.shared().arrive_inline(&demand, &mut id, early) {
             let handle = Arc::clone(&self.handle);
-            return Ok(Grant::at_once(handle, inline.id, demand, inline.taken));
+            return Ok(Grant::at_once(handle, id, demand, inline.taken));
         }
-        let mut asker = Asker { id: 0, demand, want: Want::Now, is_tried: true };
+        let mut asker = Asker::passing(id, demand);
         match self.shared().arrive(&mut asker, early).0 {
             Arrival::Granted(taken) => {
                 Ok(Grant::at_once(Arc::clone(&self.handle), asker.id, asker.demand, taken))

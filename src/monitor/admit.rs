@@ -141,12 +141,10 @@ impl Admit {
     fn arrive(
         &mut self,
         handle: Arc<Handle>,
-        demand: Demand,
+        mut asker: Asker,
         early: Option<Instant>,
         cx: &Context<'_>,
     ) -> State {
-        let want = Want::Wait { within: self.within, waker: None };
-        let mut asker = Asker { id: 0, demand, want, is_tried: true };
         loop {
             let (arrival, grants) = handle.shared().arrive(&mut asker, early);
             match arrival {
@@ -215,19 +213,20 @@ impl Future for Admit {
             let demand = std::mem::take(demand);
             this.state = State::Over;
             let early = handle.shared().look_at_memory();
-            if let Some(inline) = handle.shared().arrive_inline(&demand, early) {
+            let mut id = 0;
+            if let Some(inline) = handle.shared().arrive_inline(&demand, &mut id, early) {
                 handle.has_become_grant(inline.grants);
                 // The common end: the grant is made where it is handed over, and not stored first.
                 if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
                     progress.made_progress();
-                    let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                    let grant = Grant::at_once(handle, id, demand, inline.taken);
                     return Poll::Ready(Ok(grant));
                 }
-                let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                let grant = Grant::at_once(handle, id, demand, inline.taken);
                 this.state = State::Decided(Ok(grant));
                 return Poll::Pending;
             }
-            this.state = this.arrive(handle, demand, early, cx);
+            this.state = this.arrive(handle, Asker::waiting(id, demand, this.within), early, cx);
             if matches!(this.state, State::Parked(_)) {
                 // In the line now; the token may have been cancelled since it was looked at.
                 if this.is_cancelled(cx) {

@@ -34,6 +34,16 @@ pub(crate) enum Want {
 }
 
 impl Asker {
+    /// One that waits if it must, after the inline path did not lead through.
+    pub(crate) const fn waiting(id: u64, demand: Demand, within: Option<Duration>) -> Self {
+        Self { id, demand, want: Want::Wait { within, waker: None }, is_tried: true }
+    }
+
+    /// One that does not wait, after the inline path did not lead through.
+    pub(crate) const fn passing(id: u64, demand: Demand) -> Self {
+        Self { id, demand, want: Want::Now, is_tried: true }
+    }
+
     /// Whether it came with a waker, and so may be parked.
     pub(crate) const fn has_waker(&self) -> bool {
         matches!(self.want, Want::Wait { waker: Some(_), .. })
@@ -69,9 +79,14 @@ impl Core {
     }
 
     /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
-    /// `None` leaves everything as it was, and the long way decides.
+    /// `None` leaves everything as it was, and the long way decides, asking under the same id.
     #[inline]
-    pub(crate) fn take_inline(&mut self, demand: &Demand, now: Instant) -> Option<(u64, Taken)> {
+    pub(crate) fn take_inline(
+        &mut self,
+        demand: &Demand,
+        id: &mut u64,
+        now: Instant,
+    ) -> Option<Taken> {
         let list = demand.list();
         let is_inline = self.is_plain()
             && self.stands_clear(demand)
@@ -83,15 +98,15 @@ impl Core {
             return None;
         }
         self.know(demand);
-        let id = self.ids.next();
+        *id = self.ids.next();
         let mut taken = Taken::at(now);
-        let asking = Asking { id, now, head: None };
+        let asking = Asking { id: *id, now, head: None };
         match asking::take_all(demand, asking, self.admission, &mut taken) {
             Take::All => {
-                self.count_grant(id, demand, now);
+                self.count_grant(*id, demand, now);
                 self.tally.granted_at_once();
                 self.grants += 1;
-                Some((id, taken))
+                Some(taken)
             }
             Take::Short(_) | Take::Never(_) => None,
             Take::Defect(defect) => {
@@ -227,7 +242,7 @@ impl Core {
             holds: SmallVec::new(),
         });
         self.expiries.extend(expires.map(|at| (at, key)));
-        self.file_newcomer(key, spot, open, now);
+        self.file_newcomer(key, spot, open, now, out);
         self.hold_on(key, open, short, now, out);
         if matches!(self.life, Life::Unstarted) && !self.warned_unstarted {
             self.warned_unstarted = true;
@@ -284,13 +299,13 @@ impl Core {
         out: &mut Outbox,
     ) -> Arrival {
         self.tally.left(&error);
-        self.tell_rejected(&asker.demand, &[], on, reason_of(&error), now, out);
+        self.tell_rejected(&asker.demand, on, reason_of(&error), now, out);
         Arrival::Failed(error)
     }
 
     /// A newcomer whose token was cancelled before it asked.
     pub(crate) fn cancelled_unasked(&mut self, demand: &Demand, now: Instant, out: &mut Outbox) {
         self.tally.left(&AdmitError::Cancelled);
-        self.tell_rejected(demand, &[], &[], RejectReason::Cancelled, now, out);
+        self.tell_rejected(demand, &[], RejectReason::Cancelled, now, out);
     }
 }

@@ -299,7 +299,7 @@ impl Core {
         let Some(mut waiter) = self.line.remove(key) else { return };
         self.left(key, &waiter);
         self.tally.left(&AdmitError::Cancelled);
-        self.tell_rejected(&waiter.demand, &waiter.holds, &[], RejectReason::Cancelled, now, out);
+        self.tell_left(&waiter, &[], RejectReason::Cancelled, now, out);
         out.old_wakers.extend(waiter.waker.take());
         out.demands.push(waiter.demand);
         self.look_if_drained(out);
@@ -326,8 +326,8 @@ impl Core {
         if let Some(at) = waiter.expires {
             self.expiries.remove(&(at, key));
         }
-        for &(limit, _) in &waiter.holds {
-            self.count_hold(limit, &waiter.demand, false);
+        for hold in &waiter.holds {
+            self.count_hold(hold.limit(), &waiter.demand, false);
         }
         for entry in waiter.demand.entries() {
             entry.account().link().count_naming(false);
@@ -364,7 +364,7 @@ impl Core {
         let Some(mut waiter) = self.line.lift(key) else { return };
         self.left(key, &waiter);
         self.tally.left(&error);
-        self.tell_rejected(&waiter.demand, &waiter.holds, on, reason_of(&error), now, out);
+        self.tell_left(&waiter, on, reason_of(&error), now, out);
         out.wakers.extend(waiter.waker.take());
         self.counters.count_wake();
         out.demands.push(waiter.demand);

@@ -109,9 +109,15 @@ impl Shared {
 
     /// The inline path: one lock, and the clock only for those who read it.
     ///
-    /// `early` is the instant memory was looked at, if it was: one reading serves for both.
+    /// `early` is the instant memory was looked at, if it was: one reading serves for both. `id` is
+    /// set where accounts were asked.
     #[inline]
-    pub(super) fn arrive_inline(&self, demand: &Demand, early: Option<Instant>) -> Option<Inline> {
+    pub(super) fn arrive_inline(
+        &self,
+        demand: &Demand,
+        id: &mut u64,
+        early: Option<Instant>,
+    ) -> Option<Inline> {
         let mut core = self.core.lock();
         if self.inbox.is_pending() {
             return None;
@@ -120,8 +126,8 @@ impl Shared {
             None if !demand.list().timed => core.latest,
             early => tick(&mut core, early),
         };
-        let (id, taken) = core.take_inline(demand, now)?;
-        Some(Inline { id, taken, grants: core.grants })
+        let taken = core.take_inline(demand, id, now)?;
+        Some(Inline { taken, grants: core.grants })
     }
 
     /// Somebody asks to be admitted, for the first time or with a waker.
@@ -329,7 +335,6 @@ impl Shared {
 
 /// What the inline path took.
 pub(super) struct Inline {
-    pub(super) id: u64,
     pub(super) taken: Taken,
     /// How many grants there are now.
     pub(super) grants: usize,

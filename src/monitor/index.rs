@@ -75,6 +75,8 @@ pub(super) struct HeadLook {
     /// When the accounts themselves said that, and after how many changes.
     pub(super) named: Option<(Instant, u64)>,
     pub(super) breaches: u8,
+    /// An account that broke its word to it more than by chance.
+    pub(super) suspect: Option<AccountId>,
 }
 
 /// Whose demands are equal: the same accounts with the same amounts.

@@ -8,6 +8,7 @@
 //! The slab grows and shrinks by blocks, so that neither copies a long line under the lock.
 
 use std::task::Waker;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -49,7 +50,44 @@ pub(crate) struct Waiter {
     pub(crate) arrived: Instant,
     pub(crate) expires: Option<Instant>,
     /// What was found short, each with its first no; in the order found.
-    pub(crate) holds: SmallVec<[(Limit, Instant); 2]>,
+    pub(crate) holds: SmallVec<[Hold; 3]>,
+}
+
+impl Waiter {
+    /// When it was first found short of a limit, if it was.
+    pub(crate) fn held_since(&self, limit: Limit) -> Option<Instant> {
+        let hold = self.holds.iter().find(|hold| hold.limit() == limit)?;
+        Some(hold.since(self.arrived))
+    }
+}
+
+/// A limit that holds a waiter, and since when: small, because a long line has many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    /// Nanoseconds after its arrival.
+    after: u64,
+    /// The position of the entry; `NIL` for the valve.
+    entry: u32,
+}
+
+impl Hold {
+    pub(crate) fn new(limit: Limit, arrived: Instant, now: Instant) -> Self {
+        let after = now.saturating_duration_since(arrived).as_nanos();
+        let after = u64::try_from(after).unwrap_or(u64::MAX);
+        let entry = match limit {
+            Limit::Valve => NIL,
+            Limit::Entry(index) => index,
+        };
+        Self { after, entry }
+    }
+
+    pub(crate) const fn limit(self) -> Limit {
+        if self.entry == NIL { Limit::Valve } else { Limit::Entry(self.entry) }
+    }
+
+    pub(crate) fn since(self, arrived: Instant) -> Instant {
+        arrived + Duration::from_nanos(self.after)
+    }
 }
 
 /// What became of a waiter that left the line.

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::asking::{self, Asking, Take};
 use super::core::{Core, limits};
-use super::line::{Key, Landing, Limit, Outcome, Waiter};
+use super::line::{Hold, Key, Landing, Limit, Outcome, Waiter};
 use super::outbox::Outbox;
 use super::stand::Spot;
 use super::taken::Taken;
@@ -75,7 +75,7 @@ impl Core {
         };
         match spot {
             Ok(spot) => {
-                self.file(key, demand, spot, now);
+                self.file(key, demand, spot, now, out);
                 self.hold_on(key, open, short, now, out);
                 false
             }
@@ -104,14 +104,13 @@ impl Core {
 
     fn tell_granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) {
         let demand = &waiter.demand;
-        let held = |limit| waiter.holds.iter().find(|hold| hold.0 == limit).map(|hold| hold.1);
-        if let Some(since) = held(Limit::Valve) {
+        if let Some(since) = waiter.held_since(Limit::Valve) {
             let wait = Some(now.saturating_duration_since(since));
             self.tell(Limit::Valve, demand, EventKind::GrantedFromHold, wait, None, now, out);
         }
         for index in 0..demand.entries().len() {
             let limit = Limit::Entry(index as u32);
-            let wait = held(limit).map(|since| now.saturating_duration_since(since));
+            let wait = waiter.held_since(limit).map(|since| now.saturating_duration_since(since));
             let kind = match wait {
                 Some(_) => EventKind::GrantedFromHold,
                 None => EventKind::GrantedImmediate,
@@ -136,14 +135,14 @@ impl Core {
         let Some(waiter) = self.line.waiter_mut(key) else { return };
         let first = waiter.holds.len();
         for limit in limits(open, short) {
-            if !waiter.holds.iter().any(|&(held, _)| held == limit) {
-                waiter.holds.push((limit, now));
+            if !waiter.holds.iter().any(|hold| hold.limit() == limit) {
+                waiter.holds.push(Hold::new(limit, waiter.arrived, now));
             }
         }
         if waiter.holds.len() > first {
             let demand = waiter.demand.clone();
             let new: SmallVec<[Limit; 4]> =
-                waiter.holds[first..].iter().map(|&(limit, _)| limit).collect();
+                waiter.holds[first..].iter().map(|hold| hold.limit()).collect();
             for limit in new {
                 self.count_hold(limit, &demand, true);
                 self.tell(limit, &demand, EventKind::Held, None, None, now, out);

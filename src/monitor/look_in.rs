@@ -76,9 +76,7 @@ impl Core {
 
     fn valve_snapshot(&self, now: Instant) -> Option<AccountSnapshot> {
         let valve = self.valve.as_ref()?;
-        let first = self.line.iter().find_map(|waiter| {
-            waiter.holds.iter().find(|(limit, _)| *limit == Limit::Valve).map(|&(_, since)| since)
-        });
+        let first = self.line.iter().find_map(|waiter| waiter.held_since(Limit::Valve));
         Some(AccountSnapshot {
             name: Arc::clone(valve.link().name()),
             category: valve.category(),
@@ -99,8 +97,7 @@ impl Core {
             .iter()
             .find_map(|waiter| {
                 let index = waiter.demand.position(id)? as u32;
-                let held = |&&(limit, _): &&(Limit, Instant)| limit == Limit::Entry(index);
-                waiter.holds.iter().find(held).map(|&(_, since)| since)
+                waiter.held_since(Limit::Entry(index))
             })
             .map(|since| now.saturating_duration_since(since))
     }
@@ -149,7 +146,7 @@ impl Core {
                 .filter(|waiter| {
                     waiter.demand.position(*id).is_some_and(|index| {
                         let limit = Limit::Entry(index as u32);
-                        waiter.holds.iter().any(|&(held, _)| held == limit)
+                        waiter.held_since(limit).is_some()
                     })
                 })
                 .count();

@@ -57,15 +57,24 @@ impl Core {
     }
 
     /// Files a newcomer, which is in the line by now.
-    pub(super) fn file_newcomer(&mut self, key: Key, spot: Spot, open: bool, now: Instant) {
+    pub(super) fn file_newcomer(
+        &mut self,
+        key: Key,
+        spot: Spot,
+        open: bool,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
         let Some(demand) = self.line.waiter(key).map(|waiter| waiter.demand.clone()) else {
             return;
         };
         let is_new = self.index.join(&mut self.line, key, &demand);
         match spot {
             Spot::Behind => {}
-            Spot::Head(look) => self.file(key, &demand, Spot::Head(HeadLook { key, ..look }), now),
-            spot if is_new => self.file(key, &demand, spot, now),
+            Spot::Head(look) => {
+                self.file(key, &demand, Spot::Head(HeadLook { key, ..look }), now, out)
+            }
+            spot if is_new => self.file(key, &demand, spot, now, out),
             _ => {}
         }
         if !open {
@@ -76,12 +85,23 @@ impl Core {
     }
 
     /// Puts the class of a front that stays into its place.
-    pub(super) fn file(&mut self, key: Key, demand: &Demand, spot: Spot, now: Instant) {
+    pub(super) fn file(
+        &mut self,
+        key: Key,
+        demand: &Demand,
+        spot: Spot,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
         let class = self.line.class_of(key);
         match spot {
             Spot::Head(look) => {
                 self.index.seat(&self.line, key);
+                let suspect = look.suspect;
                 self.index.head = Some(look);
+                if let Some(suspect) = suspect {
+                    self.complain(suspect, out);
+                }
             }
             Spot::Under(index, at) => {
                 let entry = &demand.entries()[index as usize];
@@ -136,7 +156,8 @@ impl Core {
         let entries = demand.entries();
         let short_ids: SmallVec<[AccountId; 4]> =
             short.iter().map(|&index| entries[index as usize].id()).collect();
-        let mut look = HeadLook { key, short: short_ids, at: None, named: None, breaches: 0 };
+        let mut look =
+            HeadLook { key, short: short_ids, at: None, named: None, breaches: 0, suspect: None };
         if !open {
             return Ok(look);
         }
@@ -165,6 +186,8 @@ impl Core {
         if broken.is_some() {
             let breaches = before.filter(|_| !shared).map_or(0, |head| head.breaches);
             look.breaches = (breaches + 1).min(MOST_DOUBLINGS);
+            look.suspect =
+                broken.filter(|_| breaches >= 2).map(|index| entries[index as usize].id());
             latest = latest.max(now + pause(breaches));
         }
         look.at = Some(latest);

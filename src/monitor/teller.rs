@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::core::{Core, Noted};
-use super::line::Limit;
+use super::line::{Limit, Waiter};
 use super::outbox::{self, Outbox};
 use crate::account::AccountLink;
 use crate::demand::Demand;
@@ -154,12 +154,11 @@ impl Core {
         });
     }
 
-    /// Tells that a job leaves without a grant: on what held it and on what refused it, else on
+    /// Tells that a newcomer leaves without a grant: on what it was short of or refused by, else on
     /// every entry.
     pub(super) fn tell_rejected(
         &mut self,
         demand: &Demand,
-        holds: &[(Limit, Instant)],
         on: &[Limit],
         reason: RejectReason,
         now: Instant,
@@ -168,17 +167,37 @@ impl Core {
         if !self.teller.is_watched {
             return;
         }
-        for &(limit, since) in holds {
-            let wait = Some(now.saturating_duration_since(since));
-            self.tell(limit, demand, EventKind::Rejected, wait, Some(reason), now, out);
-        }
-        let also = on.iter().filter(|&&limit| !holds.iter().any(|&(held, _)| held == limit));
-        for &limit in also {
+        for &limit in on {
             self.tell(limit, demand, EventKind::Rejected, None, Some(reason), now, out);
         }
-        if holds.is_empty() && on.is_empty() {
+        if on.is_empty() {
             for index in 0..demand.entries().len() {
                 let limit = Limit::Entry(index as u32);
+                self.tell(limit, demand, EventKind::Rejected, None, Some(reason), now, out);
+            }
+        }
+    }
+
+    /// Tells that a waiter leaves without a grant: on what held it, and on what refused it.
+    pub(super) fn tell_left(
+        &mut self,
+        waiter: &Waiter,
+        on: &[Limit],
+        reason: RejectReason,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        let demand = &waiter.demand;
+        if !self.teller.is_watched || waiter.holds.is_empty() {
+            self.tell_rejected(demand, on, reason, now, out);
+            return;
+        }
+        for hold in &waiter.holds {
+            let wait = Some(now.saturating_duration_since(hold.since(waiter.arrived)));
+            self.tell(hold.limit(), demand, EventKind::Rejected, wait, Some(reason), now, out);
+        }
+        for &limit in on {
+            if waiter.held_since(limit).is_none() {
                 self.tell(limit, demand, EventKind::Rejected, None, Some(reason), now, out);
             }
         }

@@ -1,5 +1,14 @@
 //! The rules of the monitor, topic by topic, on a paused clock.
 
+mod asks;
+mod breaches;
 mod counters;
+mod demands;
+mod ends;
+mod events;
+mod executors;
+mod grants;
+mod internals;
 mod line;
+mod snapshot;
 mod support;

@@ -1,0 +1,80 @@
+//! What types can be sent, shared and moved, and how large they are.
+
+use std::future::Future;
+use std::mem::size_of;
+
+use admit::{
+    Account, AccountLink, Accounts, Admission, AdmissionBuilder, Admit, AdmitError, Amount,
+    CountingGate, Demand, ElasticWindow, Grant, JobInfo, LimiterEvent, MemoryGate, RateLimitInfo,
+    Refusal, Router, Snapshot, TokenBucket, TryAdmitError, UpstreamFailure, Valve,
+};
+
+const fn send<T: Send + 'static>() {}
+const fn shared<T: Send + Sync + 'static>() {}
+const fn unpin<T: Unpin>() {}
+const fn error<T: std::error::Error + Send + Sync + 'static>() {}
+
+#[test]
+fn an_admit_can_be_sent_and_moved() {
+    send::<Admit>();
+    unpin::<Admit>();
+    const fn resolves<T: Future<Output = Result<Grant, AdmitError>>>() {}
+    resolves::<Admit>();
+}
+
+#[test]
+fn handles_grants_demands_and_accounts_can_be_shared() {
+    shared::<Admission>();
+    shared::<AdmissionBuilder>();
+    shared::<Grant>();
+    unpin::<Grant>();
+    shared::<Demand>();
+    shared::<JobInfo>();
+    shared::<Snapshot>();
+    shared::<LimiterEvent>();
+    shared::<RateLimitInfo>();
+    shared::<UpstreamFailure>();
+    shared::<AccountLink>();
+    shared::<CountingGate>();
+    shared::<TokenBucket>();
+    shared::<ElasticWindow>();
+    shared::<MemoryGate>();
+    shared::<Accounts>();
+    shared::<Router<String>>();
+    shared::<std::sync::Arc<dyn Account>>();
+    shared::<std::sync::Arc<dyn Valve>>();
+}
+
+#[test]
+fn errors_are_errors_that_cross_threads() {
+    error::<AdmitError>();
+    error::<TryAdmitError>();
+    error::<Refusal>();
+    error::<UpstreamFailure>();
+    error::<admit::StartError>();
+    error::<admit::BuildError>();
+    error::<admit::ConfigError>();
+    error::<admit::AccountPanic>();
+    error::<admit::Defect>();
+    error::<admit::RegistryError>();
+}
+
+#[test]
+fn the_futures_of_an_admission_can_be_sent() {
+    fn is_send<T: Send>(_: &T) {}
+    let admission = Admission::builder().build().unwrap();
+    is_send(&admission.admit(Demand::new()));
+    is_send(&admission.drained());
+    is_send(&admission.run(Demand::new(), async {}));
+}
+
+/// Bounds, not wishes: what grows past them is felt by whoever keeps a million of them.
+#[test]
+fn what_there_are_many_of_is_small() {
+    let word = size_of::<usize>();
+    assert_eq!(size_of::<Amount>(), 16);
+    assert_eq!(size_of::<Admission>(), word);
+    assert_eq!(size_of::<Demand>(), 2 * word);
+    assert!(size_of::<Grant>() <= 11 * word);
+    assert!(size_of::<Admit>() <= 17 * word);
+}

@@ -1,0 +1,129 @@
+//! Accounts that break the contract, and what is said of it.
+
+use std::sync::atomic::Ordering;
+
+use admit::{Account, Admission, Demand, TryAdmitError};
+
+use crate::support::*;
+
+/// It says no, and that it would say yes this very moment.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_says_no_at_the_instant_it_named_is_asked_less_and_less_often() {
+    let admission = started();
+    let own = Own::new("own");
+    own.set(|script| script.names = Some(secs(0)));
+    let mut waiter = parked(&admission, Demand::new().permit(&own));
+    let asked = || own.asked.load(Ordering::Relaxed);
+    let before = asked();
+    tokio::time::sleep(millis(100)).await;
+    // After 1, 2, 4, 8, 16 and 32 ms.
+    assert!((5..=8).contains(&(asked() - before)), "{}", asked() - before);
+    tokio::time::sleep(secs(10)).await;
+    let before = asked();
+    tokio::time::sleep(secs(60)).await;
+    assert!((50..=65).contains(&(asked() - before)), "once a second: {}", asked() - before);
+    own.set(|script| script.names = None);
+    own.link().grew();
+    settle().await;
+    drop(granted(&mut waiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breach_at_the_head_is_logged_once() {
+    let log = Log::start();
+    let admission = started();
+    let own = Own::new("own");
+    own.set(|script| script.names = Some(secs(0)));
+    let head = parked(&admission, Demand::new().permit(&own));
+    tokio::time::sleep(secs(60)).await;
+    let lines = log.with("the account breaks its contract");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("ERROR") && lines[0].contains("own"), "{lines:?}");
+    drop(head);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breach_behind_the_head_is_logged_once() {
+    let log = Log::start();
+    let admission = started();
+    let (a, own) = (named("a", 1), Own::new("own"));
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let head = parked(&admission, permits(&a, 1));
+    own.set(|script| script.names = Some(secs(0)));
+    let line: Vec<_> = (0..3).map(|_| parked(&admission, Demand::new().permit(&own))).collect();
+    let before = own.asked.load(Ordering::Relaxed);
+    tokio::time::sleep(secs(60)).await;
+    assert!(own.asked.load(Ordering::Relaxed) - before < 500);
+    let lines = log.with("the account breaks its contract");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("ERROR") && lines[0].contains("own"), "{lines:?}");
+    drop((line, head, held));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_give_that_credits_less_than_was_held_is_logged() {
+    let log = Log::start();
+    let admission = started();
+    let own = Own::new("own");
+    let grant = admission.admit(Demand::new().permit(&own)).await.unwrap();
+    own.set(|script| script.credits_nothing = true);
+    drop(grant);
+    let lines = log.with("more was given back than was held");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("WARN") && lines[0].contains("own"), "{lines:?}");
+    assert!(!own.link().is_quarantined());
+    drop(admission.admit(Demand::new().permit(&own)).await.unwrap());
+}
+
+/// Its `fits` says yes and its `try_take` no: the job waits, and nobody is granted by halves.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_contradicts_itself_keeps_its_job_waiting_and_nothing_of_it() {
+    let admission = started();
+    let (a, own) = (named("a", 1), Own::new("own"));
+    own.set(|script| script.takes_nothing = true);
+    let both = permits(&a, 1).permit(&own);
+    let error = admission.try_admit(both.clone()).unwrap_err();
+    let TryAdmitError::WouldWait { shortages } = error else { panic!("{error}") };
+    assert_eq!(&*shortages[0].account, "own");
+    let mut waiter = parked(&admission, both);
+    own.link().grew();
+    settle().await;
+    assert!(!waiter.is_woken());
+    assert_eq!(a.status().active, 0);
+    own.set(|script| script.takes_nothing = false);
+    own.link().grew();
+    settle().await;
+    drop(granted(&mut waiter));
+    assert_eq!(a.status().active, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_reading_is_logged_once_and_one_in_feedback_each_time() {
+    let log = Log::start();
+    let admission = started();
+    let own = Own::new("own");
+    let grant = admission.admit(Demand::new().permit(&own)).await.unwrap();
+    own.set(|script| script.panics = Some("in_use"));
+    for _ in 0..3 {
+        assert_eq!(admission.snapshot().account("own").unwrap().in_use, 0);
+    }
+    assert_eq!(log.with("in_use").len(), 1);
+    own.set(|script| script.panics = Some("on_success"));
+    for _ in 0..3 {
+        assert!(grant.report_success(&own));
+    }
+    assert_eq!(log.with("on_success").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unstarted_admission_on_which_somebody_waits_is_warned_of_once() {
+    let log = Log::start();
+    let admission = Admission::builder().build().unwrap();
+    let a = named("a", 1);
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let line = [parked(&admission, permits(&a, 1)), parked(&admission, permits(&a, 1))];
+    let lines = log.with("not started");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("WARN"), "{lines:?}");
+    drop((line, held));
+}
