@@ -65,6 +65,7 @@ struct Waits {
 }
 
 impl Grant {
+    #[inline]
     pub(crate) const fn at_once(
         handle: Arc<Handle>,
         id: u64,

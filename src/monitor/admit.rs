@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::arrive::{Arrival, Asker, Want};
-use super::face::{Inline, NeedsWaker};
+use super::face::NeedsWaker;
 use super::handle::Handle;
 use super::line::{Key, Outcome};
 use crate::demand::Demand;
@@ -135,14 +136,15 @@ impl Admit {
         }
     }
 
-    /// The first poll: goes at once, or takes a place in the line.
-    fn arrive(&mut self, demand: Demand, cx: &Context<'_>) -> State {
-        let Some(handle) = self.handle.take() else { return State::Over };
-        let early = handle.shared().look_at_memory();
-        if let Some(Inline { id, taken, grants }) = handle.shared().arrive_inline(&demand, early) {
-            handle.has_become_grant(grants);
-            return State::Decided(Ok(Grant::at_once(handle, id, demand, taken)));
-        }
+    /// The long way of the first poll: goes at once, or takes a place in the line.
+    #[inline(never)]
+    fn arrive(
+        &mut self,
+        handle: Arc<Handle>,
+        demand: Demand,
+        early: Option<Instant>,
+        cx: &Context<'_>,
+    ) -> State {
         let want = Want::Wait { within: self.within, waker: None };
         let mut asker = Asker { id: 0, demand, want, is_tried: true };
         loop {
@@ -207,23 +209,25 @@ impl Future for Admit {
             this.leave();
             this.state = State::Decided(Err(AdmitError::Cancelled));
         }
-        if let State::New(demand) = &mut this.state {
+        if let State::New(demand) = &mut this.state
+            && let Some(handle) = this.handle.take()
+        {
             let demand = std::mem::take(demand);
             this.state = State::Over;
-            this.state = match this.arrive(demand, cx) {
-                // The common end, handed over without being stored first.
-                State::Decided(result) => match tokio::task::coop::poll_proceed(cx) {
-                    Poll::Ready(progress) => {
-                        progress.made_progress();
-                        return Poll::Ready(result);
-                    }
-                    Poll::Pending => {
-                        this.state = State::Decided(result);
-                        return Poll::Pending;
-                    }
-                },
-                state => state,
-            };
+            let early = handle.shared().look_at_memory();
+            if let Some(inline) = handle.shared().arrive_inline(&demand, early) {
+                handle.has_become_grant(inline.grants);
+                // The common end: the grant is made where it is handed over, and not stored first.
+                if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                    progress.made_progress();
+                    let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                    return Poll::Ready(Ok(grant));
+                }
+                let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                this.state = State::Decided(Ok(grant));
+                return Poll::Pending;
+            }
+            this.state = this.arrive(handle, demand, early, cx);
             if matches!(this.state, State::Parked(_)) {
                 // In the line now; the token may have been cancelled since it was looked at.
                 if this.is_cancelled(cx) {

@@ -70,6 +70,7 @@ impl Core {
 
     /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
     /// `None` leaves everything as it was, and the long way decides.
+    #[inline]
     pub(crate) fn take_inline(&mut self, demand: &Demand, now: Instant) -> Option<(u64, Taken)> {
         let list = demand.list();
         let is_inline = self.is_plain()
@@ -83,8 +84,10 @@ impl Core {
         }
         self.know(demand);
         let id = self.ids.next();
-        match asking::take_all(demand, Asking { id, now, head: None }, self.admission) {
-            Take::All(taken) => {
+        let mut taken = Taken::at(now);
+        let asking = Asking { id, now, head: None };
+        match asking::take_all(demand, asking, self.admission, &mut taken) {
+            Take::All => {
                 self.count_grant(id, demand, now);
                 self.tally.granted_at_once();
                 self.grants += 1;
@@ -92,7 +95,7 @@ impl Core {
             }
             Take::Short(_) | Take::Never(_) => None,
             Take::Defect(defect) => {
-                self.unhandled = Some(defect);
+                self.unhandled = Some(*defect);
                 None
             }
         }
@@ -136,13 +139,14 @@ impl Core {
         let open = self.is_open(now);
         if open && asking.head.is_none() && !asker.is_tried && !asking::is_delicate(&asker.demand) {
             // Debit first, survey only on failure.
-            match asking::take_all(&asker.demand, asking, self.admission) {
-                Take::All(taken) => {
+            let mut taken = Taken::at(now);
+            match asking::take_all(&asker.demand, asking, self.admission, &mut taken) {
+                Take::All => {
                     return Arrival::Granted(self.grant_at_once(asker, taken, now, out));
                 }
                 Take::Short(_) => {}
-                Take::Never(never) => return self.refuse(asker, never, now, out),
-                Take::Defect(defect) => return self.give_up(asker, defect, now, out),
+                Take::Never(never) => return self.refuse(asker, *never, now, out),
+                Take::Defect(defect) => return self.give_up(asker, *defect, now, out),
             }
         }
         let mut short = std::mem::take(&mut self.short);
@@ -150,16 +154,15 @@ impl Core {
             // Never comes before memory and before the bound of the line.
             Err(never) => self.refuse(asker, never, now, out),
             Ok(()) if open && short.is_empty() => {
-                match asking::take_all(&asker.demand, asking, self.admission) {
-                    Take::All(taken) => {
-                        Arrival::Granted(self.grant_at_once(asker, taken, now, out))
-                    }
+                let mut taken = Taken::at(now);
+                match asking::take_all(&asker.demand, asking, self.admission, &mut taken) {
+                    Take::All => Arrival::Granted(self.grant_at_once(asker, taken, now, out)),
                     Take::Short(index) => {
                         short.push(index);
                         self.must_wait(asker, asking, open, &short, out)
                     }
-                    Take::Never(never) => self.refuse(asker, never, now, out),
-                    Take::Defect(defect) => self.give_up(asker, defect, now, out),
+                    Take::Never(never) => self.refuse(asker, *never, now, out),
+                    Take::Defect(defect) => self.give_up(asker, *defect, now, out),
                 }
             }
             Ok(()) => self.must_wait(asker, asking, open, &short, out),

@@ -93,13 +93,13 @@ pub(crate) fn earliest(
 /// What came of an attempt to take a whole demand.
 pub(crate) enum Take {
     /// All of it is taken.
-    All(Taken),
+    All,
     /// Nothing is: the entry at this position did not fit.
     Short(u32),
     /// Nothing is, and waiting would not help.
-    Never(Never),
+    Never(Box<Never>),
     /// Of one account something may be: it panicked while it was given back to.
-    Defect(Defect),
+    Defect(Box<Defect>),
 }
 
 /// Debits a demand whole, in order of account id, or leaves everything as it was.
@@ -107,34 +107,41 @@ pub(crate) enum Take {
 /// What a failed attempt had taken is given back before this returns, so the caller's critical
 /// section hides it from this admission; other admissions may have asked an account meanwhile, so
 /// they are told.
-pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> Take {
+/// What was taken is noted in `taken`, which is to be made for this instant.
+pub(crate) fn take_all(
+    demand: &Demand,
+    asking: Asking<'_>,
+    admission: u64,
+    taken: &mut Taken,
+) -> Take {
     let list = demand.list();
-    let mut taken = Taken::at(asking.now);
     let mut done = 0;
     // One net under all takes: it costs the same as one under each of them only when it is needed.
     let attempt = catch_unwind(AssertUnwindSafe(|| {
         for &index in &list.order {
             let entry = &list.entries[index as usize];
             if entry.account().link().is_quarantined() {
-                return Some(Take::Never(quarantined(entry, index)));
+                return Some(Take::Never(Box::new(quarantined(entry, index))));
             }
             match entry.account().try_take(&asking.ask(entry)) {
                 Ok(Some(at)) if at == asking.now => {}
                 Ok(Some(at)) => taken.part_mut(index as usize, demand).at = at,
                 Ok(None) => return Some(Take::Short(index)),
-                Err(refusal) => return Some(Take::Never(refused(entry, index, refusal))),
+                Err(refusal) => {
+                    return Some(Take::Never(Box::new(refused(entry, index, refusal))));
+                }
             }
             done += 1;
         }
         None
     }));
     let failed = match attempt {
-        Ok(None) => return Take::All(taken),
+        Ok(None) => return Take::All,
         Ok(Some(failed)) => failed,
         Err(payload) => {
             let index = list.order[done];
             let entry = &list.entries[index as usize];
-            Take::Never(faulty(entry, index, AccountPanic::of("try_take", &*payload)))
+            Take::Never(Box::new(faulty(entry, index, AccountPanic::of("try_take", &*payload))))
         }
     };
     let mut defect = None;
@@ -146,7 +153,7 @@ pub(crate) fn take_all(demand: &Demand, asking: Asking<'_>, admission: u64) -> T
         {
             // The others still get back what is theirs: they may serve other admissions.
             let what = format!("`{}` could not take back a failed attempt", entry.name());
-            defect.get_or_insert_with(|| Defect::new(what, panic.message));
+            defect.get_or_insert_with(|| Box::new(Defect::new(what, panic.message)));
         }
         entry.account().link().tell_others(admission);
     }

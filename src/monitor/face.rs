@@ -11,6 +11,7 @@ use super::core::{Core, Life, Settings, Settlement};
 use super::line::{Key, Limit, Outcome};
 use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
+use super::settle::Troubles;
 use super::taken::{Standing, Taken};
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
@@ -109,6 +110,7 @@ impl Shared {
     /// The inline path: one lock, and the clock only for those who read it.
     ///
     /// `early` is the instant memory was looked at, if it was: one reading serves for both.
+    #[inline]
     pub(super) fn arrive_inline(&self, demand: &Demand, early: Option<Instant>) -> Option<Inline> {
         let mut core = self.core.lock();
         if self.inbox.is_pending() {
@@ -234,7 +236,10 @@ impl Shared {
         if self.inbox.is_pending() {
             return None;
         }
-        let troubles = core.settle_inline(id, demand, taken)?;
+        let mut troubles = Troubles::new();
+        if !core.settle_inline(id, demand, taken, &mut troubles) {
+            return None;
+        }
         core.grants -= usize::from(is_over);
         if troubles.is_empty() && !core.awaits_drain {
             return Some(None);

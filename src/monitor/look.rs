@@ -47,8 +47,9 @@ impl Core {
             return true;
         }
         if open && short.is_empty() {
-            match asking::take_all(demand, asking, self.admission) {
-                Take::All(taken) => {
+            let mut taken = Taken::at(now);
+            match asking::take_all(demand, asking, self.admission, &mut taken) {
+                Take::All => {
                     self.land(key, taken, now, out);
                     return true;
                 }
@@ -59,7 +60,7 @@ impl Core {
                     return true;
                 }
                 Take::Defect(defect) => {
-                    self.close(defect, now, out);
+                    self.close(*defect, now, out);
                     return true;
                 }
             }

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::core::{Core, Settlement};
@@ -17,9 +16,8 @@ use crate::events::EventKind;
 use crate::sync::Arc;
 
 /// What went wrong with an entry of a settlement. Mostly nothing does, and nothing is allocated.
-pub(crate) type Troubles = SmallVec<[(usize, Trouble); 0]>;
+pub(crate) type Troubles = Vec<(usize, Trouble)>;
 
-#[derive(Clone)]
 pub(crate) enum Trouble {
     /// Its `give` panicked: it is out of use from here on.
     Give(AccountPanic),
@@ -45,7 +43,8 @@ impl Core {
         if taken.standing != Standing::Held {
             return false;
         }
-        let troubles = self.give_all(id, demand, taken, how, now);
+        let mut troubles = Troubles::new();
+        self.give_all(id, demand, taken, how, now, &mut troubles);
         self.mend(demand, troubles, out);
         for (entry, index) in demand.entries().iter().zip(0..) {
             let part = taken.part(index, demand);
@@ -70,24 +69,26 @@ impl Core {
     }
 
     /// The inline way back: a release when nobody is to be told of it and nobody waits for what
-    /// comes back. Answers what went wrong on the way; `None` when it is no such release.
+    /// comes back. Answers whether it was one.
+    #[inline]
     pub(crate) fn settle_inline(
         &mut self,
         id: u64,
         demand: &Demand,
         taken: &mut Taken,
-    ) -> Option<Troubles> {
+        troubles: &mut Troubles,
+    ) -> bool {
         let is_inline = self.is_plain() && self.stands_clear(demand);
         if !is_inline || taken.standing != Standing::Held {
-            return None;
+            return false;
         }
         let now = self.latest;
-        let troubles = self.give_all(id, demand, taken, Settlement::Release, now);
+        self.give_all(id, demand, taken, Settlement::Release, now, troubles);
         taken.standing = Standing::Released;
         self.count_end(demand, Settlement::Release, now);
         self.held -= 1;
         self.changes += 1;
-        Some(troubles)
+        true
     }
 
     /// Gives back what is to come back, and tells every account that the grant has settled.
@@ -100,9 +101,9 @@ impl Core {
         taken: &Taken,
         how: Settlement,
         now: Instant,
-    ) -> Troubles {
+        troubles: &mut Troubles,
+    ) {
         let entries = demand.entries();
-        let mut troubles = Troubles::new();
         let (mut at, mut is_given) = (0, false);
         while at < entries.len() {
             let fallen = catch_unwind(AssertUnwindSafe(|| {
@@ -111,7 +112,8 @@ impl Core {
                     let account = &**entry.account();
                     let part = taken.part(at, demand);
                     let charge = part.charge(id);
-                    if !is_given && comes_back(entry, &part, how) {
+                    let comes_back = comes_back(entry, &part, how);
+                    if comes_back && !is_given {
                         let credited = account.give(&charge, now);
                         if entry.comes_back() && !credited.covers(charge.amount) {
                             let (given, credited) = (charge.amount.units, credited.units);
@@ -133,7 +135,6 @@ impl Core {
                 is_given = true;
             }
         }
-        troubles
     }
 
     /// Deals with what went wrong: logs it, and takes an account out of use whose `give` panicked.
@@ -188,7 +189,7 @@ impl Core {
         taken.part_mut(index, demand).is_back = true;
         let charge = part.charge(id);
         if let Err(panic) = AccountPanic::catch("give", || entry.account().give(&charge, now)) {
-            self.mend(demand, Troubles::from_elem((index, Trouble::Give(panic)), 1), out);
+            self.mend(demand, vec![(index, Trouble::Give(panic))], out);
         }
         entry.account().link().tell_others(self.admission);
         self.changed(entry.id());
