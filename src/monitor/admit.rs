@@ -18,7 +18,7 @@ use crate::error::AdmitError;
 use crate::grant::Grant;
 use crate::sync::Arc;
 
-/// Waits for a whole demand: see [`Admission::admit`].
+/// Waits for a whole demand: see [`admit`](crate::Admission::admit).
 ///
 /// It takes its place in the line when first polled, not when created. Any executor may poll it; on
 /// Tokio it takes part in the cooperative budget, as Tokio's own primitives do. It counts as a
