@@ -92,7 +92,7 @@ impl Core {
                 || self.index.head.as_ref().map(|head| head.key) != self.line.head())
     }
 
-    fn is_pending(&self, now: Instant) -> bool {
+    pub(super) fn is_pending(&self, now: Instant) -> bool {
         // While the line drains, memory may have changed its mind, and tells nobody.
         self.wants_pass()
             || (!self.line.is_empty() && self.turn.draining)
