@@ -161,6 +161,7 @@ impl Core {
         if self.stop_at_memory(now) {
             return true;
         }
+        self.index.tidy();
         let mut queue: BinaryHeap<Reverse<Candidate>> = BinaryHeap::new();
         queue.extend(self.next_of(Source::Ready, ahead, 0, now).map(Reverse));
         for at in 0..self.index.marked.len() {
@@ -376,8 +377,8 @@ impl Core {
         out: &mut Outbox,
     ) -> bool {
         let Some(waiter) = self.line.waiter(key) else { return false };
-        let names_one = |id: &AccountId| waiter.demand.position(*id).is_some();
-        if !self.index.refusing.iter().any(names_one) {
+        let is_suspect = |entry: &Entry| self.index.refusing.contains(&entry.id());
+        if !waiter.demand.entries().iter().any(is_suspect) {
             return false;
         }
         *looks += 1;
