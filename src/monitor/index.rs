@@ -126,6 +126,8 @@ pub(super) struct Index {
     pub(super) head: Option<HeadLook>,
     /// A pass is worth making, the clock aside.
     pub(super) is_wanted: bool,
+    /// Memory stopped somebody in this pass.
+    pub(super) was_shut: bool,
     /// Memory stopped the last pass, or turned the last arrival away: until when. Marks are kept,
     /// and only memory's own instant counts.
     pub(super) closed: Option<Option<Instant>>,

@@ -114,6 +114,7 @@ impl Core {
 
     fn pass_once(&mut self, now: Instant, out: &mut Outbox) -> bool {
         let began_open = self.is_open(now);
+        self.index.was_shut = false;
         self.index.mark_due(now);
         let mut looks = 0;
         if !self.refuse_some(now, &mut looks, out) {
@@ -136,6 +137,11 @@ impl Core {
             return true;
         };
         let ended = self.look_behind(&demand, looks, now, out);
+        if ended && self.index.was_shut && self.index.closed.is_none() {
+            // Memory stopped somebody and is willing now: its reading was refreshed in between, by
+            // whoever else uses it, who need not come here next. So it is asked again, soon.
+            self.index.closed = Some(Some(now + FIRST_DOUBT));
+        }
         if ended && self.index.closed.is_none() && !self.line.is_empty() {
             self.end_pass(&demand, now, out);
             // Memory was willing and still is: whoever waits, waits on something else.
@@ -455,6 +461,7 @@ impl Core {
             Ok(spot) => {
                 self.file(key, demand, spot, now);
                 self.hold_on(key, open, short, now, out);
+                self.index.was_shut |= !open;
                 false
             }
             Err(never) => {
