@@ -44,12 +44,15 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admission {
-    handle: Arc<Handle>,
+    /// Taken out only as this drops.
+    handle: Option<Arc<Handle>>,
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.handle.let_go();
+        if let Some(handle) = self.handle.take() {
+            Handle::let_go(handle);
+        }
     }
 }
 
@@ -60,11 +63,15 @@ impl Admission {
     }
 
     pub(super) fn of(shared: Shared) -> Self {
-        Self { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
+        Self { handle: Some(Arc::new(Handle { shared: Arc::new(shared) })) }
+    }
+
+    const fn handle(&self) -> &Arc<Handle> {
+        self.handle.as_ref().expect("taken out only as this drops")
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.shared
+        self.handle().shared()
     }
 
     /// Starts the evaluator on the Tokio runtime of the caller.
@@ -138,7 +145,7 @@ impl Admission {
     /// The future takes its place in the line when it is first polled. See [`Admit`] for its
     /// errors and its cancel safety.
     pub fn admit(&self, demand: Demand) -> Admit {
-        Admit::new(Arc::clone(&self.handle), demand)
+        Admit::new(Arc::clone(self.handle()), demand)
     }
 
     /// Takes a whole demand if that can be done now, by the same rules as a newcomer that would
@@ -149,16 +156,17 @@ impl Admission {
     /// [`WouldWait`](TryAdmitError::WouldWait) names everything it is short on and leaves no trace.
     pub fn try_admit(&self, demand: Demand) -> Result<Grant, TryAdmitError> {
         let early = self.shared().look_at_memory();
+        // The grant's own, and there before the grant is counted: were it made after, a handle that
+        // goes in between, on another thread or in a waker called on the way, would take the one
+        // owner it sees for the one grant there is, and stop an admission that is in use.
+        let handle = Arc::clone(self.handle());
         let mut id = 0;
         if let Some(inline) = self.shared().arrive_inline(&demand, &mut id, early) {
-            let handle = Arc::clone(&self.handle);
             return Ok(Grant::at_once(handle, id, demand, inline.taken));
         }
         let mut asker = Asker::passing(id, demand);
         match self.shared().arrive(&mut asker, early).0 {
-            Arrival::Granted(taken) => {
-                Ok(Grant::at_once(Arc::clone(&self.handle), asker.id, asker.demand, taken))
-            }
+            Arrival::Granted(taken) => Ok(Grant::at_once(handle, asker.id, asker.demand, taken)),
             Arrival::WouldWait(shortages) => Err(TryAdmitError::WouldWait { shortages }),
             Arrival::Failed(error) => Err(TryAdmitError::Admit(error)),
             Arrival::Parked(_) | Arrival::NeedsWaker => {

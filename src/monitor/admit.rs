@@ -261,8 +261,8 @@ impl Drop for Admit {
         if !matches!(self.state, State::Over) {
             self.leave();
         }
-        if let Some(handle) = &self.handle {
-            handle.let_go();
+        if let Some(handle) = self.handle.take() {
+            Handle::let_go(handle);
         }
     }
 }

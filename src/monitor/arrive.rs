@@ -78,6 +78,15 @@ impl Core {
                 && !demand.entries().iter().any(|entry| entry.account().link().is_named()))
     }
 
+    /// Whether a newcomer need not let what is pending be looked at first.
+    ///
+    /// Memory is named by everybody: who stands clear of all accounts may still take the place there
+    /// of somebody who can go and was not looked at yet.
+    fn goes_ahead(&self, demand: &Demand, now: Instant) -> bool {
+        self.stands_clear(demand)
+            && (self.valve.is_none() || self.line.is_empty() || !self.is_pending(now))
+    }
+
     /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
     /// `None` leaves everything as it was, and the long way decides, asking under the same id.
     #[inline]
@@ -89,7 +98,7 @@ impl Core {
     ) -> Option<Taken> {
         let list = demand.list();
         let is_inline = self.is_plain()
-            && self.stands_clear(demand)
+            && self.goes_ahead(demand, now)
             && list.fault.is_none()
             && list.saturated.is_none()
             && !asking::is_delicate(demand)
@@ -134,15 +143,15 @@ impl Core {
             return self.refuse(asker, never, now, out);
         }
         self.know(&asker.demand);
-        let stands_clear = self.stands_clear(&asker.demand);
-        if !stands_clear {
+        let goes_ahead = self.goes_ahead(&asker.demand, now);
+        if !goes_ahead {
             // A newcomer overtakes nobody: what is pending is looked at first, by whoever comes.
             self.catch_up(now, out);
             if let Some(error) = self.life.refusal() {
                 return self.turn_away(asker, error, &[], now, out);
             }
         }
-        let head = if stands_clear { None } else { self.head_demand() };
+        let head = if goes_ahead { None } else { self.head_demand() };
         let asking = Asking { id: asker.id, now, head: head.as_ref() };
         let arrival = self.ask(asker, asking, out);
         out.demands.extend(head);

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 
 use super::core::Life;
@@ -43,6 +44,9 @@ pub(super) async fn run(watch: Watch) {
     let shared = &*watch.shared;
     let mut timer = pin!(sleep_until(Instant::now()));
     loop {
+        // An account may announce whenever it is asked, and then `notified` below never waits: the
+        // task's budget has us yield to the others all the same.
+        consume_budget().await;
         let early = shared.look_at_memory();
         let turn = shared.hold(|core, out| {
             if !matches!(core.life, Life::Running(_)) {

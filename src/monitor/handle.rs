@@ -8,8 +8,8 @@ use crate::sync::Arc;
 /// Handles and futures keep the admission running; grants do not, but hold this too, so that a
 /// future hands its own to its grant without counting anew. So the last *handle* is gone when all
 /// that is left of the owners are grants. That is looked at under the lock, where grants are
-/// counted. Two handles that go at one moment may each see the other: then the last grant ends it,
-/// by dropping this.
+/// counted. A grant that goes at that very moment may still be seen as an owner when it is counted
+/// no more: then the last grant ends it, by dropping this.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(super) shared: Arc<Shared>,
@@ -24,11 +24,15 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// A handle that is none of the grants is about to go.
-    pub(super) fn let_go(self: &Arc<Self>) {
-        let left = || Arc::strong_count(self) - 1;
-        if left() > 0 {
-            self.shared.stop_when_only_grants_are_left(left);
+    /// A handle that is none of the grants goes.
+    ///
+    /// It goes first and looks then. Of two that go at one moment, the one that gets the lock later
+    /// sees the other gone; looking before, each might see the other still there.
+    pub(super) fn let_go(this: Arc<Self>) {
+        let (shared, owners) = (Arc::clone(&this.shared), Arc::downgrade(&this));
+        drop(this);
+        if owners.strong_count() > 0 {
+            shared.stop_when_only_grants_are_left(|| owners.strong_count());
         }
     }
 

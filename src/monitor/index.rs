@@ -23,7 +23,7 @@
 //!    clock alone makes the account say yes to a front filed there; it may be earlier, after a take
 //!    or a departure, which costs one look.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 use smallvec::SmallVec;
@@ -119,15 +119,17 @@ pub(super) struct Index {
     ready: BTreeMap<u64, u32>,
     watches: HashMap<AccountId, Watch>,
     deadlines: BTreeSet<(Instant, AccountId)>,
-    /// The watches that are marked.
+    /// The watches that are marked; until it is [tidied](Self::tidy), some that are no more.
     pub(super) marked: Vec<AccountId>,
     /// Accounts that may refuse outright: everybody who names one is to be asked.
-    pub(super) refusing: Vec<AccountId>,
+    pub(super) refusing: HashSet<AccountId>,
     /// How far the asking of those has got, over the classes.
     pub(super) asked_up_to: usize,
     pub(super) head: Option<HeadLook>,
     /// A pass is worth making, the clock aside.
     pub(super) is_wanted: bool,
+    /// Memory stopped somebody in this pass.
+    pub(super) was_shut: bool,
     /// Memory stopped the last pass, or turned the last arrival away: until when. Marks are kept,
     /// and only memory's own instant counts.
     pub(super) closed: Option<Option<Instant>>,
@@ -253,15 +255,21 @@ impl Index {
         if let Some(at) = watch.deadline {
             self.deadlines.remove(&(at, account));
         }
-        if watch.is_marked {
-            self.marked.retain(|&marked| marked != account);
-        }
+    }
+
+    /// Leaves of the marked accounts those that are still watched, each once.
+    ///
+    /// A watch that goes does not look for its mark: thousands may be marked, and go, in one pass.
+    pub(super) fn tidy(&mut self) {
+        let watches = &self.watches;
+        self.marked.retain(|account| watches.get(account).is_some_and(|watch| watch.is_marked));
+        self.marked.sort_unstable();
+        self.marked.dedup();
     }
 
     /// Everybody who names the account is to be asked whether it refuses them.
     pub(super) fn suspect(&mut self, account: AccountId) {
-        if !self.refusing.contains(&account) {
-            self.refusing.push(account);
+        if self.refusing.insert(account) {
             // Those asked already were not asked about this one.
             self.asked_up_to = 0;
         }

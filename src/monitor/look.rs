@@ -77,6 +77,7 @@ impl Core {
             Ok(spot) => {
                 self.file(key, demand, spot, now, out);
                 self.hold_on(key, open, short, now, out);
+                self.index.was_shut |= !open;
                 false
             }
             Err(never) => {

@@ -8,6 +8,7 @@ use super::asking::{self, Asking};
 use super::core::Core;
 use super::line::Limit;
 use super::outbox::Outbox;
+use super::teller::read_valve;
 use crate::account::AccountId;
 use crate::snapshot::{AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Unseen};
 use crate::sync::Arc;
@@ -77,15 +78,16 @@ impl Core {
     fn valve_snapshot(&self, now: Instant) -> Option<AccountSnapshot> {
         let valve = self.valve.as_ref()?;
         let first = self.line.iter().find_map(|waiter| waiter.held_since(Limit::Valve));
+        let reading = read_valve(&**valve, true, now);
         Some(AccountSnapshot {
             name: Arc::clone(valve.link().name()),
-            category: valve.category(),
-            capacity: valve.capacity(),
-            in_use: valve.in_use(),
+            category: reading.category,
+            capacity: reading.capacity,
+            in_use: reading.in_use,
             waiting: valve.link().waiting(),
             oldest_wait: first.map(|since| now.saturating_duration_since(since)),
-            indicator: valve.indicator(now),
-            summary: valve.summary(now),
+            indicator: reading.indicator,
+            summary: reading.summary,
             quarantined: false,
             holders: Vec::new(),
         })

@@ -17,6 +17,7 @@ use super::core::Core;
 use super::index::HeadLook;
 use super::line::{Key, Limit};
 use super::outbox::Outbox;
+use super::stand::FIRST_DOUBT;
 use crate::account::{AccountId, Ask};
 use crate::amount::Amount;
 use crate::demand::{Demand, Entry};
@@ -72,7 +73,7 @@ impl Core {
                 || self.index.head.as_ref().map(|head| head.key) != self.line.head())
     }
 
-    fn is_pending(&self, now: Instant) -> bool {
+    pub(super) fn is_pending(&self, now: Instant) -> bool {
         // While the line drains, memory may have changed its mind, and tells nobody.
         self.wants_pass()
             || (!self.line.is_empty() && self.turn.draining)
@@ -94,6 +95,7 @@ impl Core {
 
     fn pass_once(&mut self, now: Instant, out: &mut Outbox) -> bool {
         let began_open = self.is_open(now);
+        self.index.was_shut = false;
         self.index.mark_due(now);
         let mut looks = 0;
         if !self.refuse_some(now, &mut looks, out) {
@@ -116,6 +118,11 @@ impl Core {
             return true;
         };
         let ended = self.look_behind(&demand, looks, now, out);
+        if ended && self.index.was_shut && self.index.closed.is_none() {
+            // Memory stopped somebody and is willing now: its reading was refreshed in between, by
+            // whoever else uses it, who need not come here next. So it is asked again, soon.
+            self.index.closed = Some(Some(now + FIRST_DOUBT));
+        }
         if ended && self.index.closed.is_none() && !self.line.is_empty() {
             self.end_pass(&demand, now, out);
             // Memory was willing and still is: whoever waits, waits on something else.
@@ -141,6 +148,7 @@ impl Core {
         if self.stop_at_memory(now) {
             return true;
         }
+        self.index.tidy();
         let mut queue: BinaryHeap<Reverse<Candidate>> = BinaryHeap::new();
         queue.extend(self.next_of(Source::Ready, ahead, 0, now).map(Reverse));
         for at in 0..self.index.marked.len() {
@@ -293,8 +301,8 @@ impl Core {
         out: &mut Outbox,
     ) -> bool {
         let Some(waiter) = self.line.waiter(key) else { return false };
-        let names_one = |id: &AccountId| waiter.demand.position(*id).is_some();
-        if !self.index.refusing.iter().any(names_one) {
+        let is_suspect = |entry: &Entry| self.index.refusing.contains(&entry.id());
+        if !waiter.demand.entries().iter().any(is_suspect) {
             return false;
         }
         *looks += 1;

@@ -17,7 +17,7 @@ use crate::error::AccountPanic;
 use crate::sync::Arc;
 
 /// An account that breaks its word is asked again after this, doubling…
-const FIRST_DOUBT: Duration = Duration::from_millis(1);
+pub(super) const FIRST_DOUBT: Duration = Duration::from_millis(1);
 /// …as often as this: to about a second.
 const MOST_DOUBLINGS: u8 = 10;
 

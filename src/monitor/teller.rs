@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::core::{Core, Noted};
 use super::line::{Limit, Waiter};
 use super::outbox::{self, Outbox};
-use crate::account::AccountLink;
+use crate::account::{AccountLink, Valve};
 use crate::demand::Demand;
 use crate::error::AccountPanic;
 use crate::events::{Category, EventKind, LimiterEvent, RejectReason};
@@ -121,13 +121,7 @@ impl Core {
         let (account, waiting, reading) = match limit {
             Limit::Valve => {
                 let Some(valve) = self.valve.clone() else { return };
-                let reading = Reading {
-                    category: valve.category(),
-                    capacity: valve.capacity(),
-                    in_use: valve.in_use(),
-                    indicator: valve.indicator(now),
-                    summary: String::new(),
-                };
+                let reading = read_valve(&*valve, false, now);
                 (Arc::clone(valve.link().name()), valve.link().waiting(), reading)
             }
             Limit::Entry(index) => {
@@ -201,6 +195,20 @@ impl Core {
                 self.tell(limit, demand, EventKind::Rejected, None, Some(reason), now, out);
             }
         }
+    }
+}
+
+/// Reads the valve, field by field; one that panics is empty. The job it is read for goes on.
+pub(super) fn read_valve(valve: &dyn Valve, with_summary: bool, now: Instant) -> Reading {
+    let mut failed = None;
+    let summary =
+        if with_summary { read("summary", || valve.summary(now), &mut failed) } else { None };
+    Reading {
+        category: read("category", || valve.category(), &mut failed).unwrap_or(Category::Memory),
+        capacity: read("capacity", || valve.capacity(), &mut failed).unwrap_or_default(),
+        in_use: read("in_use", || valve.in_use(), &mut failed).unwrap_or_default(),
+        indicator: read("indicator", || valve.indicator(now), &mut failed).flatten(),
+        summary: summary.unwrap_or_default(),
     }
 }
 
