@@ -66,6 +66,7 @@ impl Admission {
         Self { handle: Some(Arc::new(Handle { shared: Arc::new(shared) })) }
     }
 
+    #[inline]
     const fn handle(&self) -> &Arc<Handle> {
         self.handle.as_ref().expect("taken out only as this drops")
     }
@@ -144,6 +145,7 @@ impl Admission {
     ///
     /// The future takes its place in the line when it is first polled. See [`Admit`] for its
     /// errors and its cancel safety.
+    #[inline]
     pub fn admit(&self, demand: Demand) -> Admit {
         Admit::new(Arc::clone(self.handle()), demand)
     }
@@ -160,10 +162,10 @@ impl Admission {
         // goes in between, on another thread or in a waker called on the way, would take the one
         // owner it sees for the one grant there is, and stop an admission that is in use.
         let handle = Arc::clone(self.handle());
-        let mut id = 0;
-        if let Some(inline) = self.shared().arrive_inline(&demand, &mut id, early) {
-            return Ok(Grant::at_once(handle, id, demand, inline.taken));
-        }
+        let id = match self.shared().arrive_inline(&demand, early) {
+            Ok(inline) => return Ok(Grant::at_once(handle, inline.id, demand, inline.taken)),
+            Err(id) => id,
+        };
         let mut asker = Asker::passing(id, demand);
         match self.shared().arrive(&mut asker, early).0 {
             Arrival::Granted(taken) => Ok(Grant::at_once(handle, asker.id, asker.demand, taken)),

@@ -81,6 +81,7 @@ enum State {
 }
 
 impl Admit {
+    #[inline]
     pub(super) const fn new(handle: Arc<Handle>, demand: Demand) -> Self {
         Self { handle: Some(handle), state: State::New(demand), within: None, token: None }
     }
@@ -213,19 +214,22 @@ impl Future for Admit {
             let demand = std::mem::take(demand);
             this.state = State::Over;
             let early = handle.shared().look_at_memory();
-            let mut id = 0;
-            if let Some(inline) = handle.shared().arrive_inline(&demand, &mut id, early) {
-                handle.has_become_grant(inline.grants);
-                // The common end: the grant is made where it is handed over, and not stored first.
-                if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
-                    progress.made_progress();
-                    let grant = Grant::at_once(handle, id, demand, inline.taken);
-                    return Poll::Ready(Ok(grant));
+            let id = match handle.shared().arrive_inline(&demand, early) {
+                Ok(inline) => {
+                    handle.has_become_grant(inline.grants);
+                    // The common end: the grant is made where it is handed over, and not stored
+                    // first.
+                    if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                        progress.made_progress();
+                        let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                        return Poll::Ready(Ok(grant));
+                    }
+                    let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                    this.state = State::Decided(Ok(grant));
+                    return Poll::Pending;
                 }
-                let grant = Grant::at_once(handle, id, demand, inline.taken);
-                this.state = State::Decided(Ok(grant));
-                return Poll::Pending;
-            }
+                Err(id) => id,
+            };
             this.state = this.arrive(handle, Asker::waiting(id, demand, this.within), early, cx);
             if matches!(this.state, State::Parked(_)) {
                 // In the line now; the token may have been cancelled since it was looked at.

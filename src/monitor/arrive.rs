@@ -21,8 +21,6 @@ pub(crate) struct Asker {
     pub(crate) id: u64,
     pub(crate) demand: Demand,
     pub(crate) want: Want,
-    /// The inline path was tried and did not lead through.
-    pub(crate) is_tried: bool,
 }
 
 /// What an asker does when it cannot go at once.
@@ -36,12 +34,12 @@ pub(crate) enum Want {
 impl Asker {
     /// One that waits if it must, after the inline path did not lead through.
     pub(crate) const fn waiting(id: u64, demand: Demand, within: Option<Duration>) -> Self {
-        Self { id, demand, want: Want::Wait { within, waker: None }, is_tried: true }
+        Self { id, demand, want: Want::Wait { within, waker: None } }
     }
 
     /// One that does not wait, after the inline path did not lead through.
     pub(crate) const fn passing(id: u64, demand: Demand) -> Self {
-        Self { id, demand, want: Want::Now, is_tried: true }
+        Self { id, demand, want: Want::Now }
     }
 
     /// Whether it came with a waker, and so may be parked.
@@ -82,20 +80,21 @@ impl Core {
     ///
     /// Memory is named by everybody: who stands clear of all accounts may still take the place there
     /// of somebody who can go and was not looked at yet.
+    #[inline]
     fn goes_ahead(&self, demand: &Demand, now: Instant) -> bool {
         self.stands_clear(demand)
             && (self.valve.is_none() || self.line.is_empty() || !self.is_pending(now))
     }
 
     /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
-    /// `None` leaves everything as it was, and the long way decides, asking under the same id.
+    /// Else everything is left as it was, and the long way decides, under the id answered: zero when
+    /// nobody was asked.
     #[inline]
     pub(crate) fn take_inline(
         &mut self,
         demand: &Demand,
-        id: &mut u64,
         now: Instant,
-    ) -> Option<Taken> {
+    ) -> Result<(u64, Taken), u64> {
         let list = demand.list();
         let is_inline = self.is_plain()
             && self.goes_ahead(demand, now)
@@ -104,23 +103,23 @@ impl Core {
             && !asking::is_delicate(demand)
             && self.is_open(now);
         if !is_inline {
-            return None;
+            return Err(0);
         }
         self.know(demand);
-        *id = self.ids.next();
+        let id = self.ids.next();
         let mut taken = Taken::at(now);
-        let asking = Asking { id: *id, now, head: None };
+        let asking = Asking { id, now, head: None };
         match asking::take_all(demand, asking, self.admission, &mut taken) {
             Take::All => {
-                self.count_grant(*id, demand, now);
+                self.count_grant(id, demand, now);
                 self.tally.granted_at_once();
                 self.grants += 1;
-                Some(taken)
+                Ok((id, taken))
             }
-            Take::Short(_) | Take::Never(_) => None,
+            Take::Short(_) | Take::Never(_) => Err(id),
             Take::Defect(defect) => {
                 self.unhandled = Some(*defect);
-                None
+                Err(id)
             }
         }
     }
@@ -161,18 +160,6 @@ impl Core {
     fn ask(&mut self, asker: &mut Asker, asking: Asking<'_>, out: &mut Outbox) -> Arrival {
         let now = asking.now;
         let open = self.is_open(now);
-        if open && asking.head.is_none() && !asker.is_tried && !asking::is_delicate(&asker.demand) {
-            // Debit first, survey only on failure.
-            let mut taken = Taken::at(now);
-            match asking::take_all(&asker.demand, asking, self.admission, &mut taken) {
-                Take::All => {
-                    return Arrival::Granted(self.grant_at_once(asker, taken, now, out));
-                }
-                Take::Short(_) => {}
-                Take::Never(never) => return self.refuse(asker, *never, now, out),
-                Take::Defect(defect) => return self.give_up(asker, *defect, now, out),
-            }
-        }
         let mut short = std::mem::take(&mut self.short);
         let arrival = match asking::survey(&asker.demand, asking, &mut short) {
             // Never comes before memory and before the bound of the line.

@@ -107,27 +107,26 @@ impl Shared {
         })
     }
 
-    /// The inline path: one lock, and the clock only for those who read it.
+    /// The inline path: one lock, and the clock only for those who read it. Where it does not lead
+    /// through, answers the id accounts were asked under, zero when none was.
     ///
-    /// `early` is the instant memory was looked at, if it was: one reading serves for both. `id` is
-    /// set where accounts were asked.
+    /// `early` is the instant memory was looked at, if it was: one reading serves for both.
     #[inline]
     pub(super) fn arrive_inline(
         &self,
         demand: &Demand,
-        id: &mut u64,
         early: Option<Instant>,
-    ) -> Option<Inline> {
+    ) -> Result<Inline, u64> {
         let mut core = self.core.lock();
         if self.inbox.is_pending() {
-            return None;
+            return Err(0);
         }
         let now = match early {
             None if !demand.list().timed => core.latest,
             early => tick(&mut core, early),
         };
-        let taken = core.take_inline(demand, id, now)?;
-        Some(Inline { taken, grants: core.grants })
+        let (id, taken) = core.take_inline(demand, now)?;
+        Ok(Inline { id, taken, grants: core.grants })
     }
 
     /// Somebody asks to be admitted, for the first time or with a waker.
@@ -335,6 +334,7 @@ impl Shared {
 
 /// What the inline path took.
 pub(super) struct Inline {
+    pub(super) id: u64,
     pub(super) taken: Taken,
     /// How many grants there are now.
     pub(super) grants: usize,

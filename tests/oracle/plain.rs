@@ -184,13 +184,14 @@ impl Plain {
         answer
     }
 
-    /// Whether nobody who waits names any of these accounts: then there is nobody to overtake. But
-    /// who comes while the line drains, joins it.
+    /// Whether nobody who waits names any of these accounts: then there is nobody to overtake. Memory
+    /// is named by everybody.
     fn stands_clear(&self, parts: &[Part]) -> bool {
-        !self.turn.draining
-            && self.line.iter().all(|waiter| {
-                waiter.parts.iter().all(|theirs| parts.iter().all(|mine| mine.0 != theirs.0))
-            })
+        self.line.is_empty()
+            || (self.memory.is_none()
+                && self.line.iter().all(|waiter| {
+                    waiter.parts.iter().all(|theirs| parts.iter().all(|mine| mine.0 != theirs.0))
+                }))
     }
 
     fn grant(&mut self, job: Job, parts: &[Part]) {
