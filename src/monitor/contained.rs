@@ -9,17 +9,20 @@ use crate::error::panic_message;
 use crate::events::Category;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
-/// A valve that panicked once is not asked again: from then on it stands open, so that a broken
-/// memory gate stops nobody. That is logged when nobody holds a lock, at the next look.
+/// A valve that panicked over a question is not asked again: from then on it stands open, so that a
+/// broken memory gate stops nobody. A reading that panics is empty, and changes nothing else. Each
+/// is logged once, when nobody holds a lock: at the next look.
 pub(super) struct Contained {
     inner: Arc<dyn Valve>,
     is_broken: AtomicBool,
-    to_say: Mutex<Option<String>>,
+    is_unreadable: AtomicBool,
+    to_say: Mutex<Vec<(&'static str, String)>>,
 }
 
 impl Contained {
     pub(super) fn around(inner: Arc<dyn Valve>) -> Arc<dyn Valve> {
-        Arc::new(Self { inner, is_broken: AtomicBool::new(false), to_say: Mutex::new(None) })
+        let (is_broken, is_unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { inner, is_broken, is_unreadable, to_say: Mutex::default() })
     }
 
     #[inline]
@@ -31,10 +34,21 @@ impl Contained {
             Ok(answer) => answer,
             Err(payload) => {
                 self.is_broken.store(true, Ordering::Relaxed);
-                *self.to_say.lock() = Some(panic_message(&*payload));
+                let message = panic_message(&*payload);
+                self.to_say.lock().push(("it stands open from now on", message));
                 open
             }
         }
+    }
+
+    fn read<R>(&self, empty: R, reading: impl FnOnce(&dyn Valve) -> R) -> R {
+        catch_unwind(AssertUnwindSafe(|| reading(&*self.inner))).unwrap_or_else(|payload| {
+            if !self.is_unreadable.swap(true, Ordering::Relaxed) {
+                let message = panic_message(&*payload);
+                self.to_say.lock().push(("what it was read for stays empty", message));
+            }
+            empty
+        })
     }
 }
 
@@ -45,11 +59,11 @@ impl Valve for Contained {
 
     fn look(&self, now: Instant) {
         self.ask((), |valve| valve.look(now));
-        if self.is_broken.load(Ordering::Relaxed)
-            && let Some(message) = self.to_say.lock().take()
-        {
-            let name = self.link().name();
-            tracing::error!(%name, "the gate panicked and stands open from now on: {message}");
+        if self.is_broken.load(Ordering::Relaxed) || self.is_unreadable.load(Ordering::Relaxed) {
+            for (what, message) in std::mem::take(&mut *self.to_say.lock()) {
+                let name = self.link().name();
+                tracing::error!(%name, "the gate panicked; {what}: {message}");
+            }
         }
     }
 
@@ -75,23 +89,23 @@ impl Valve for Contained {
     }
 
     fn category(&self) -> Category {
-        self.ask(Category::Memory, Valve::category)
+        self.read(Category::Memory, Valve::category)
     }
 
     fn capacity(&self) -> u64 {
-        self.ask(0, Valve::capacity)
+        self.read(0, Valve::capacity)
     }
 
     fn in_use(&self) -> u64 {
-        self.ask(0, Valve::in_use)
+        self.read(0, Valve::in_use)
     }
 
     fn indicator(&self, now: Instant) -> Option<String> {
-        self.ask(Some("broken".to_owned()), |valve| valve.indicator(now))
+        self.read(None, |valve| valve.indicator(now))
     }
 
     fn summary(&self, now: Instant) -> String {
-        self.ask("it panicked, and stands open".to_owned(), |valve| valve.summary(now))
+        self.read(String::new(), |valve| valve.summary(now))
     }
 }
 

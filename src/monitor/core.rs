@@ -32,7 +32,7 @@ use super::tally::Tally;
 use super::teller::Teller;
 use crate::account::{Account, AccountId, Inbox, Marks, Turn, Valve};
 use crate::demand::Demand;
-use crate::error::{AccountPanic, AdmitError, Defect, Shortage};
+use crate::error::{AdmitError, Defect, Shortage};
 use crate::events::RejectReason;
 use crate::sync::{Arc, Weak};
 
@@ -265,8 +265,8 @@ impl Core {
             account: Arc::clone(valve.link().name()),
             wanted: crate::Amount::NONE,
             reserved_ahead: crate::Amount::NONE,
-            in_use: AccountPanic::catch("in_use", || valve.in_use()).unwrap_or_default(),
-            capacity: AccountPanic::catch("capacity", || valve.capacity()).unwrap_or_default(),
+            in_use: valve.in_use(),
+            capacity: valve.capacity(),
             retry_at: valve.earliest(self.turn, asking.now),
         });
         let entries = demand.entries();

@@ -198,17 +198,14 @@ impl Core {
     }
 }
 
-/// Reads the valve, field by field; one that panics is empty. The job it is read for goes on.
+/// Reads the valve. Its panics are contained where the admission was built.
 pub(super) fn read_valve(valve: &dyn Valve, with_summary: bool, now: Instant) -> Reading {
-    let mut failed = None;
-    let summary =
-        if with_summary { read("summary", || valve.summary(now), &mut failed) } else { None };
     Reading {
-        category: read("category", || valve.category(), &mut failed).unwrap_or(Category::Memory),
-        capacity: read("capacity", || valve.capacity(), &mut failed).unwrap_or_default(),
-        in_use: read("in_use", || valve.in_use(), &mut failed).unwrap_or_default(),
-        indicator: read("indicator", || valve.indicator(now), &mut failed).flatten(),
-        summary: summary.unwrap_or_default(),
+        category: valve.category(),
+        capacity: valve.capacity(),
+        in_use: valve.in_use(),
+        indicator: valve.indicator(now),
+        summary: if with_summary { valve.summary(now) } else { String::new() },
     }
 }
 
