@@ -96,3 +96,47 @@ async fn the_next_of_its_kind_goes_when_the_front_that_timed_out_would_have() {
     assert!(late.await.unwrap().is_err());
     drop((next, held));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_who_wait_for_tokens_hold_no_place_elsewhere() {
+    let admission = started();
+    let (b, places) = (bucket(100_000, 60_000), gate(1_000));
+    drop(admission.try_admit(Demand::new().tokens(&b, 60_000)).unwrap());
+    let demand = Demand::new().permit(&places).tokens(&b, 60);
+    let waiting: Vec<_> = (0..1_000).map(|_| parked(&admission, demand.clone())).collect();
+    assert_eq!((admission.queue_len(), places.status().active), (1_000, 0));
+    // Who needs no tokens has all the places but the one that is set aside for the head.
+    drop(admission.try_admit(permits(&places, 999)).unwrap());
+    assert!(admission.try_admit(permits(&places, 1_000)).is_err());
+    drop(waiting);
+    assert_eq!((admission.queue_len(), places.status().active), (0, 0));
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_are_all_granted_in_order_of_arrival() {
+    let admission = started();
+    let a = gate(1);
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let jobs: Vec<_> = (0..10_000)
+        .map(|job| {
+            let (admission, demand, order) = (admission.clone(), permits(&a, 1), order.clone());
+            tokio::spawn(async move {
+                let grant = admission.admit(demand).await.unwrap();
+                order.lock().unwrap().push(job);
+                drop(grant);
+            })
+        })
+        .collect();
+    while admission.queue_len() < 10_000 {
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+    for job in jobs {
+        job.await.unwrap();
+    }
+    assert!(order.lock().unwrap().iter().copied().eq(0..10_000));
+    assert_eq!(a.status().active, 0);
+    admission.check();
+}
