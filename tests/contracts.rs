@@ -300,6 +300,7 @@ impl Account for Pacer {
         let ahead = clear_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let back = (charge.amount.requests * self.interval).min(ahead);
         *clear_at = clear_at.and_then(|at| at.checked_sub(back));
+        drop(clear_at);
         let whole = back == charge.amount.requests * self.interval;
         if whole { charge.amount } else { Amount::NONE }
     }

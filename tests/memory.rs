@@ -332,8 +332,7 @@ impl Drive {
         drop(self.admission.try_admit(self.demands[0].clone()).unwrap());
         drop(self.admission.try_admit(self.demands[3].clone()).unwrap());
         self.admission.check();
-        let drained = self.witness.seen().drained;
-        drained
+        self.witness.seen().drained
     }
 }
 
