@@ -238,8 +238,8 @@ impl Core {
             holds: SmallVec::new(),
         });
         self.expiries.extend(expires.map(|at| (at, key)));
-        self.file_newcomer(key, spot, open, now, out);
         self.hold_on(key, open, short, now, out);
+        self.file_newcomer(key, spot, open, now, out);
         if matches!(self.life, Life::Unstarted) && !self.warned_unstarted {
             self.warned_unstarted = true;
             out.lines.push(outbox::Line::NotStarted);

@@ -56,7 +56,7 @@ impl Core {
         })
     }
 
-    /// Files a newcomer, which is in the line by now.
+    /// Files a newcomer, which is in the line by now and holds on to what it is short of.
     pub(super) fn file_newcomer(
         &mut self,
         key: Key,
@@ -78,8 +78,6 @@ impl Core {
             _ => {}
         }
         if !open {
-            // Memory refused a waiter: from here on the line goes one at a time.
-            self.turn.draining = true;
             self.index.closed = Some(self.memory_instant(now));
         }
     }

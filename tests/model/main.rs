@@ -8,6 +8,9 @@ mod accounts;
 mod audit;
 mod reference;
 mod steps;
+/// The same switch as the oracle's.
+#[path = "../oracle/switch.rs"]
+mod switch;
 mod world;
 
 use proptest::prelude::*;

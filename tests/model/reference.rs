@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::steps::{ACCOUNTS, BUCKETS, GATES, Part, Position, SWITCH, Setup, TURNSTILE};
+use crate::steps::{ACCOUNTS, BUCKETS, GATES, Part, SWITCH, Setup, TURNSTILE};
+use crate::switch::Position;
 
 pub(crate) type Ms = u64;
 pub(crate) type Job = usize;

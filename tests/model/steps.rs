@@ -1,5 +1,6 @@
 //! What can happen: drawn at random, and small enough to be read when it fails.
 
+use crate::switch::Position;
 use proptest::prelude::*;
 
 use crate::reference::{Ms, Want};
@@ -23,16 +24,6 @@ pub(crate) struct Setup {
 
 /// What one job wants of one account, by position.
 pub(crate) type Part = (usize, Want);
-
-/// How an own account stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Position {
-    Open,
-    /// Nobody fits.
-    Closed,
-    /// Everybody is refused.
-    Broken,
-}
 
 /// An account as seen from a grant: one of its entries, or any account at all.
 #[derive(Clone, Copy, Debug)]

@@ -15,10 +15,11 @@ use admit::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::accounts::{Switch, Turnstile};
+use crate::accounts::Turnstile;
 use crate::audit::{Audit, ensure, name_of};
 use crate::reference::{self, Answer, Job, Ms, Outcome, Reference, Want, amount_on, merged};
-use crate::steps::{BUCKETS, GATES, Of, Op, Part, Position, SWITCH, Setup, Step, TURNSTILE};
+use crate::steps::{BUCKETS, GATES, Of, Op, Part, SWITCH, Setup, Step, TURNSTILE};
+use crate::switch::{Position, Switch};
 
 /// Counts how often the task of a job is woken.
 #[derive(Default)]
