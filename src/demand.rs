@@ -196,7 +196,8 @@ pub(crate) struct Entries {
     pub(crate) saturated: Option<u32>,
     /// An account that panicked when it was first read.
     pub(crate) fault: Option<(u32, AccountPanic)>,
-    /// The admission that knows every account here already: a template is registered once.
+    /// The admission that knows every account here already: a template is registered once. Written
+    /// and read under that admission's lock; another's number, read late, only costs a look.
     known_to: AtomicU64,
 }
 

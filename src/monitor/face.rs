@@ -247,6 +247,9 @@ impl Shared {
         }
         core.grants -= usize::from(is_over);
         if troubles.is_empty() && !core.awaits_drain {
+            // Nobody was woken, told or filed, and the line is as it was: there is nothing for
+            // `leave` to see to. What an account announced meanwhile is in the inbox, and has woken
+            // the evaluator if anybody waits.
             return Some(None);
         }
         let mut out = Box::<Outbox>::default();
