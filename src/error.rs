@@ -11,6 +11,24 @@ use crate::account::Refusal;
 use crate::amount::Amount;
 use crate::sync::Arc;
 
+/// Any error of code that is the host's own.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Names as part of a sentence.
+pub(crate) struct Names<'a>(pub(crate) &'a [Arc<str>]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, name) in self.0.iter().enumerate() {
+            write!(f, "{}`{name}`", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
 /// A value that cannot be configured: which field, what it was, what it must be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, but {requirement}")]

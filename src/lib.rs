@@ -54,6 +54,7 @@
 
 mod account;
 mod amount;
+mod db;
 mod demand;
 mod error;
 mod events;
@@ -71,9 +72,14 @@ pub use account::{
     Account, AccountId, AccountLink, AsAccount, Ask, Charge, Refusal, Replenishment, Turn, Valve,
 };
 pub use amount::{Amount, JobInfo};
+pub use db::{
+    CountingHandle, CountingProvider, DatabaseSettings, DbProvider, DbProviders, DbProvidersError,
+    DbVerb, Mapped, ProviderError, ambient,
+};
 pub use demand::{Demand, Entry};
 pub use error::{
-    AccountPanic, AdmitError, BuildError, ConfigError, Defect, Shortage, StartError, TryAdmitError,
+    AccountPanic, AdmitError, BoxError, BuildError, ConfigError, Defect, Shortage, StartError,
+    TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
@@ -85,7 +91,7 @@ pub use limits::{
 };
 #[cfg(feature = "memory")]
 pub use limits::{ResidentMemory, SystemMemory};
-pub use models::{Accounts, BoxError, ModelSpec, Prices, RegistryError, Singleton};
+pub use models::{Accounts, ModelSpec, Prices, RegistryError, Singleton};
 #[cfg(feature = "catalog")]
 pub use models::{Catalog, CatalogError, CatalogPlace};
 #[cfg(any(test, feature = "testing"))]

@@ -9,9 +9,8 @@ use std::str::FromStr;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::singleton::BoxError;
 use super::spec::{ModelSpec, Prices};
-use crate::error::ConfigError;
+use crate::error::{BoxError, ConfigError};
 
 /// Where in a catalog something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,5 +9,5 @@ mod spec;
 #[cfg(feature = "catalog")]
 pub use catalog::{Catalog, CatalogError, CatalogPlace};
 pub use registry::{Accounts, RegistryError};
-pub use singleton::{BoxError, Singleton};
+pub use singleton::Singleton;
 pub use spec::{ModelSpec, Prices};

@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 
-use super::singleton::{BoxError, Singleton};
+use super::singleton::Singleton;
 use super::spec::ModelSpec;
 use crate::account::Account;
-use crate::error::{AccountPanic, ConfigError};
+use crate::error::{AccountPanic, BoxError, ConfigError};
 use crate::limits::{Limits, ModelGate, TokenBucket, TokenBucketStatus};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock};
 

@@ -3,10 +3,8 @@
 use std::any::type_name;
 
 use crate::account::Account;
+use crate::error::BoxError;
 use crate::sync::Arc;
-
-/// Any error of a constructor of the host's own.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A limit of the host's own of which there is one in a registry.
 ///

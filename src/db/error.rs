@@ -1,0 +1,155 @@
+//! What can go wrong with a database's handle.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{BoxError, Names};
+use crate::sync::Arc;
+
+/// One step in the life of a handle; see [`DbProvider`](super::DbProvider).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DbVerb {
+    /// Taking a session.
+    Acquire,
+    /// Opening a transaction.
+    Begin,
+    /// Committing it.
+    Commit,
+    /// Waiting until the commit is complete.
+    AwaitCompletion,
+    /// Rolling it back.
+    Rollback,
+    /// Returning the session.
+    Close,
+}
+
+impl fmt::Display for DbVerb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Acquire => "acquire",
+            Self::Begin => "begin",
+            Self::Commit => "commit",
+            Self::AwaitCompletion => "await_completion",
+            Self::Rollback => "rollback",
+            Self::Close => "close",
+        })
+    }
+}
+
+/// Why a provider could not do what it was asked for.
+///
+/// Each text names the database; none holds a connection's URL.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProviderError {
+    /// The database or its driver failed.
+    #[error("database `{provider}`: {verb} failed: {source}")]
+    Failed {
+        /// The database's name.
+        provider: Arc<str>,
+        /// What was being done.
+        verb: DbVerb,
+        /// What the driver said.
+        source: BoxError,
+    },
+    /// It took longer than the provider's [`acquire_timeout`](super::DbProvider::acquire_timeout).
+    #[error(
+        "database `{provider}`: {verb} took longer than {limit:?}; the pool needs room for every \
+         permit of `db:{provider}` and for everybody else who uses it"
+    )]
+    TimedOut {
+        /// The database's name.
+        provider: Arc<str>,
+        /// What was being done.
+        verb: DbVerb,
+        /// The time it had.
+        limit: Duration,
+    },
+    /// The handle was acquired from another provider.
+    #[error("database `{provider}`: this handle was acquired from another provider, end it there")]
+    Foreign {
+        /// The provider that was asked.
+        provider: Arc<str>,
+    },
+    /// The handle has ended.
+    #[error("database `{provider}`: the job's handle is closed; it ends with its job")]
+    Closed {
+        /// The database's name.
+        provider: Arc<str>,
+    },
+    /// Somebody has the session.
+    #[error("database `{provider}`: the job has this session in use; drop the other guard first")]
+    InUse {
+        /// The database's name.
+        provider: Arc<str>,
+    },
+    /// The verb does not fit the state of the transaction.
+    #[error("database `{provider}`: {verb} with {state}")]
+    OutOfOrder {
+        /// The database's name.
+        provider: Arc<str>,
+        /// What was asked for.
+        verb: DbVerb,
+        /// What stands against it: `no transaction open`, or `a transaction open`.
+        state: &'static str,
+    },
+    /// The job holds no handle of this provider, or no job runs here.
+    #[error(
+        "database `{provider}` is not among what this job holds ({}); require it first",
+        Names(held)
+    )]
+    NotHeld {
+        /// The provider that was asked for.
+        provider: Arc<str>,
+        /// The names of those it holds.
+        held: Vec<Arc<str>>,
+    },
+}
+
+impl ProviderError {
+    /// A failure of the database or its driver.
+    pub fn failed(
+        provider: impl Into<Arc<str>>,
+        verb: DbVerb,
+        source: impl Into<BoxError>,
+    ) -> Self {
+        Self::Failed { provider: provider.into(), verb, source: source.into() }
+    }
+
+    /// The database it is about.
+    #[must_use]
+    pub const fn provider(&self) -> &Arc<str> {
+        match self {
+            Self::Failed { provider, .. }
+            | Self::TimedOut { provider, .. }
+            | Self::Foreign { provider }
+            | Self::Closed { provider }
+            | Self::InUse { provider }
+            | Self::OutOfOrder { provider, .. }
+            | Self::NotHeld { provider, .. } => provider,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_names_the_database_and_what_is_held() {
+        let none = ProviderError::NotHeld { provider: "orders".into(), held: Vec::new() };
+        assert_eq!(
+            none.to_string(),
+            "database `orders` is not among what this job holds (none); require it first"
+        );
+        let two = ProviderError::NotHeld {
+            provider: "orders".into(),
+            held: vec!["main".into(), "audit".into()],
+        };
+        assert!(two.to_string().contains("(`main`, `audit`)"));
+        let failed = ProviderError::failed("orders", DbVerb::Commit, "disk full");
+        assert_eq!(failed.to_string(), "database `orders`: commit failed: disk full");
+        assert_eq!(&**failed.provider(), "orders");
+    }
+}

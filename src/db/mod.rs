@@ -1,0 +1,23 @@
+//! Databases: a connection is held only under a permit.
+//!
+//! A [`DbProvider`] exposes its bound as an account, so that a permit is admitted with the rest of a
+//! job's demand, and hands the job its connection under that permit. The pool stays the host's.
+
+mod ambient;
+mod boxed;
+mod counting;
+mod error;
+mod mapped;
+mod provider;
+mod registry;
+mod settings;
+
+pub use self::ambient::ambient;
+pub(crate) use self::ambient::{Bound, in_scope};
+pub(crate) use self::boxed::{AnyHandle, AnyProvider, Verbed};
+pub use self::counting::{CountingHandle, CountingProvider};
+pub use self::error::{DbVerb, ProviderError};
+pub use self::mapped::Mapped;
+pub use self::provider::DbProvider;
+pub use self::registry::{DbProviders, DbProvidersError};
+pub use self::settings::DatabaseSettings;
