@@ -208,7 +208,7 @@ mod tests {
         let error = databases.register(&mapped).unwrap_err();
         assert!(matches!(error, DbProvidersError::Taken { .. }));
         fn of<P: DbProvider>(databases: &DbProviders, _: &Arc<P>) -> DbProvidersError {
-            databases.get::<P>("orders").unwrap_err()
+            databases.get::<P>("orders").err().unwrap()
         }
         let error = of(&databases, &mapped).to_string();
         assert!(error.contains("CountingProvider, not as ") && error.contains("Mapped"), "{error}");
