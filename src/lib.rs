@@ -29,6 +29,8 @@
 //!   [`ElasticWindow`]; [`Router`] for a limit per key; [`MemoryGate`]. A limit of your own implements
 //!   [`Account`].
 //! - Models: [`ModelSpec`], [`Accounts`], and `Catalog` with the feature `catalog`.
+//! - Money: [`Money`] and [`Cost`], exact and per [`Currency`]; [`Prices`] of a [`Usage`]; a
+//!   [`SpendGate`] before jobs that cost something, and [`SpendLedger`], caps per workflow.
 //! - What upstreams say: [`UpstreamFailure`], [`RateLimitInfo`].
 //! - Watching: [`Admission::snapshot`], [`Admission::subscribe`].
 //!
@@ -59,8 +61,10 @@ mod demand;
 mod error;
 mod events;
 mod grant;
+mod jobs;
 mod limits;
 mod models;
+mod money;
 mod monitor;
 mod snapshot;
 mod sync;
@@ -83,6 +87,7 @@ pub use error::{
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
+pub use jobs::{Priced, Reservation, SpendGate, SpendLedger, SpendRefusal, SpendStatus};
 pub use limits::{
     CircuitState, CountingGate, CountingGateBuilder, DatabaseGate, ElasticWindow,
     ElasticWindowBuilder, ElasticWindowStatus, HttpGate, Limits, MemoryGate, MemoryGateBuilder,
@@ -91,12 +96,14 @@ pub use limits::{
 };
 #[cfg(feature = "memory")]
 pub use limits::{ResidentMemory, SystemMemory};
-pub use models::{Accounts, ModelSpec, Prices, RegistryError, Singleton};
+pub use models::{Accounts, ModelSpec, Prices, RegistryError, Singleton, Usage};
 #[cfg(feature = "catalog")]
 pub use models::{Catalog, CatalogError, CatalogPlace};
+pub use money::{Cost, Currency, Money};
 #[cfg(any(test, feature = "testing"))]
 pub use monitor::Counters;
 pub use monitor::{Admission, AdmissionBuilder, Admit};
+pub use rust_decimal::Decimal;
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
 };

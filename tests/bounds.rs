@@ -4,9 +4,10 @@ use std::future::Future;
 use std::mem::size_of;
 
 use admit::{
-    Account, AccountLink, Accounts, Admission, AdmissionBuilder, Admit, AdmitError, Amount,
+    Account, AccountLink, Accounts, Admission, AdmissionBuilder, Admit, AdmitError, Amount, Cost,
     CountingGate, Demand, ElasticWindow, Grant, JobInfo, LimiterEvent, MemoryGate, RateLimitInfo,
-    Refusal, Router, Snapshot, TokenBucket, TryAdmitError, UpstreamFailure, Valve,
+    Refusal, Reservation, Router, Snapshot, SpendGate, SpendLedger, TokenBucket, TryAdmitError,
+    UpstreamFailure, Valve,
 };
 
 const fn send<T: Send + 'static>() {}
@@ -41,6 +42,10 @@ fn handles_grants_demands_and_accounts_can_be_shared() {
     shared::<MemoryGate>();
     shared::<Accounts>();
     shared::<Router<String>>();
+    shared::<SpendLedger>();
+    shared::<Cost>();
+    send::<Reservation>();
+    shared::<std::sync::Arc<dyn SpendGate>>();
     shared::<std::sync::Arc<dyn Account>>();
     shared::<std::sync::Arc<dyn Valve>>();
 }
@@ -57,6 +62,7 @@ fn errors_are_errors_that_cross_threads() {
     error::<admit::AccountPanic>();
     error::<admit::Defect>();
     error::<admit::RegistryError>();
+    error::<admit::SpendRefusal>();
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub enum CatalogError {
 ///     id = "gpt-x"
 ///     tokens_per_minute = 30000
 ///     requests_per_minute = 500
-///     prices = { input = "2.50", output = 10.0, cached_read_multiplier = 0.5 }
+///     prices = { input = "2.50", output = 10.0, cached_read_multiplier = 0.5, currency = "EUR" }
 ///
 ///     [[model]]
 ///     id = "llama-local"
@@ -242,6 +242,7 @@ fn line_of(text: &str, offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::money::Currency;
     use std::error::Error;
     use std::io::Write;
 
@@ -264,6 +265,7 @@ max_concurrent = 2
 [model.prices]
 input = 1
 output = 2
+currency = "EUR"
 "#
         .parse()
         .unwrap();
@@ -277,6 +279,8 @@ output = 2
             prices.cached_write_multiplier,
         ];
         assert_eq!(decimals.map(|decimal| decimal.to_string()), ["0.075", "0.30", "0.1", "1.25"]);
+        assert_eq!(prices.currency, Currency::USD);
+        assert_eq!(b.prices.as_ref().unwrap().currency, Currency::EUR);
         assert_eq!((b.tokens_per_minute, b.max_concurrent), (0, Some(2)));
         assert_eq!(catalog.model("b"), Some(b));
         assert_eq!(catalog.model("c"), None);
@@ -296,6 +300,16 @@ output = 2
             ("[[model]]\nid = \"a\"\nprices = { input = 1 }", 3, &["output"]),
             ("[[model]]\nid = \"a\"\nprices = { input = \"x\", output = 1 }", 3, &["x"]),
             ("[[model]]\nid = \"a\"\nprices = { input = nan, output = 1 }", 3, &[]),
+            (
+                "[[model]]\nid = \"a\"\nprices = { input = 1, output = 1, currency = \"eur\" }",
+                3,
+                &["currency", "\"eur\"", "such as USD"],
+            ),
+            (
+                "[[model]]\nid = \"a\"\n[model.prices]\ninput = 1\noutput = 1\ncurrency = 3",
+                6,
+                &["string"],
+            ),
             ("model = 3", 1, &[]),
         ] {
             let (said, error) = refused(text);

@@ -5,9 +5,11 @@ mod catalog;
 mod registry;
 mod singleton;
 mod spec;
+mod usage;
 
 #[cfg(feature = "catalog")]
 pub use catalog::{Catalog, CatalogError, CatalogPlace};
 pub use registry::{Accounts, RegistryError};
 pub use singleton::Singleton;
 pub use spec::{ModelSpec, Prices};
+pub use usage::Usage;

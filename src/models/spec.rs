@@ -2,8 +2,10 @@
 
 use rust_decimal::Decimal;
 
+use super::usage::Usage;
 use crate::error::ConfigError;
 use crate::limits::Limits;
+use crate::money::{Currency, Money, Sum};
 
 /// One model as a job reserves it: what its provider allows a minute, or how many calls at once.
 ///
@@ -116,7 +118,19 @@ impl ModelSpec {
     }
 }
 
-/// What a model's tokens cost, in whatever currency the host counts.
+/// What a model's tokens cost.
+///
+/// # Examples
+///
+/// ```
+/// use admit::{Currency, Decimal, Money, Prices, Usage};
+///
+/// let prices = Prices::per_million(Decimal::TWO, Decimal::TEN)
+///     .with_cache("0.1".parse().unwrap(), "1.25".parse().unwrap())
+///     .in_currency(Currency::EUR);
+/// let usage = Usage::new(1_000, 200).with_cache(5_000, 0);
+/// assert_eq!(prices.cost(usage), Money::new("0.005".parse().unwrap(), Currency::EUR));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -134,6 +148,9 @@ pub struct Prices {
     /// Default 1.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     pub cached_write_multiplier: Decimal,
+    /// What all of it is in. Default USD, in which most providers publish.
+    #[cfg_attr(feature = "serde", serde(default = "usd"))]
+    pub currency: Currency,
 }
 
 #[cfg(feature = "serde")]
@@ -141,8 +158,13 @@ const fn one() -> Decimal {
     Decimal::ONE
 }
 
+#[cfg(feature = "serde")]
+const fn usd() -> Currency {
+    Currency::USD
+}
+
 impl Prices {
-    /// Prices per million input and output tokens, the cache's like any other.
+    /// Prices per million input and output tokens, in USD, the cache's like any other.
     #[must_use]
     pub const fn per_million(input: Decimal, output: Decimal) -> Self {
         Self {
@@ -150,6 +172,7 @@ impl Prices {
             output,
             cached_read_multiplier: Decimal::ONE,
             cached_write_multiplier: Decimal::ONE,
+            currency: Currency::USD,
         }
     }
 
@@ -159,6 +182,35 @@ impl Prices {
         self.cached_read_multiplier = read;
         self.cached_write_multiplier = write;
         self
+    }
+
+    /// The same prices in another currency. Nothing is converted.
+    #[must_use]
+    pub const fn in_currency(mut self, currency: Currency) -> Self {
+        self.currency = currency;
+        self
+    }
+
+    /// What this usage costs.
+    ///
+    /// Input and output at their prices, cached reads and writes at the input's price times their
+    /// multipliers, each per million.
+    ///
+    /// Exact as far as a [`Decimal`] goes, which has 28 digits: what is beyond is rounded half to
+    /// even. What is too large is [`Decimal::MAX`].
+    #[must_use]
+    pub fn cost(&self, usage: Usage) -> Money {
+        let amount = [
+            (self.input, Decimal::ONE, usage.input),
+            (self.output, Decimal::ONE, usage.output),
+            (self.input, self.cached_read_multiplier, usage.cache_read),
+            (self.input, self.cached_write_multiplier, usage.cache_write),
+        ]
+        .into_iter()
+        .map(|(price, multiplier, tokens)| Sum::of(millionth(price, multiplier, tokens)))
+        .fold(Sum::ZERO, Sum::plus)
+        .to_decimal();
+        Money::new(amount, self.currency)
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
@@ -176,9 +228,62 @@ impl Prices {
     }
 }
 
+/// `price * multiplier * tokens / 1,000,000`, saturating.
+fn millionth(price: Decimal, multiplier: Decimal, tokens: u64) -> Decimal {
+    const MILLIONTH: Decimal = Decimal::from_parts(1, 0, 0, false, 6);
+    let product = |factors: [Decimal; 4]| {
+        factors.into_iter().try_fold(Decimal::ONE, |product, factor| product.checked_mul(factor))
+    };
+    let tokens = Decimal::from(tokens);
+    if price.is_zero() || multiplier.is_zero() || tokens.is_zero() {
+        return Decimal::ZERO;
+    }
+    // Last, the millionth costs no digit; first, it makes room where the product would overflow.
+    product([price, multiplier, tokens, MILLIONTH])
+        .or_else(|| product([MILLIONTH, price, multiplier, tokens]))
+        .unwrap_or_else(|| {
+            let negative = price.is_sign_negative() != multiplier.is_sign_negative();
+            if negative { Decimal::MIN } else { Decimal::MAX }
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn decimal(text: &str) -> Decimal {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_cost_is_exact_and_counts_every_token_once() {
+        let prices = Prices::per_million(decimal("2.50"), decimal("10"));
+        assert_eq!(prices.cost(Usage::default()), Money::usd(Decimal::ZERO));
+        assert_eq!(prices.cost(Usage::new(1_000_000, 0)), Money::usd(decimal("2.5")));
+        assert_eq!(prices.cost(Usage::new(1, 1)), Money::usd(decimal("0.0000125")));
+        let cached = prices.with_cache(decimal("0.1"), decimal("1.25")).in_currency(Currency::EUR);
+        // 100 * 2.5 + 10 * 10 + 1000 * 0.25 + 40 * 3.125, in millionths.
+        let usage = Usage::new(100, 10).with_cache(1_000, 40);
+        assert_eq!(cached.cost(usage), Money::new(decimal("0.000725"), Currency::EUR));
+        let long = Prices::per_million(decimal("0.1234567890123456789"), Decimal::ZERO);
+        let exact = decimal("0.0000001234567890123456789");
+        assert_eq!(long.cost(Usage::new(1, 9)), Money::usd(exact));
+    }
+
+    #[test]
+    fn a_cost_too_large_stops_at_the_maximum() {
+        let most = Usage::new(u64::MAX, u64::MAX).with_cache(u64::MAX, u64::MAX);
+        let dear = Prices::per_million(Decimal::MAX, Decimal::MAX);
+        assert_eq!(dear.cost(most), Money::usd(Decimal::MAX));
+        assert_eq!(dear.cost(Usage::new(1_000_000, 1)), Money::usd(Decimal::MAX));
+        // What fits in the end is not lost on the way.
+        assert_eq!(dear.cost(Usage::new(500_000, 0)).amount, Decimal::MAX / Decimal::TWO);
+        let free_reads = Prices::per_million(Decimal::MAX, Decimal::ONE)
+            .with_cache(Decimal::ZERO, Decimal::ZERO);
+        assert!(free_reads.cost(Usage::default().with_cache(u64::MAX, u64::MAX)).is_zero());
+        let all = Prices::per_million(Decimal::ONE, Decimal::ONE).cost(most);
+        assert_eq!(all.amount, decimal("73786976294838.20646"));
+    }
 
     #[test]
     fn requests_a_minute_are_a_thousandth_of_the_tokens_and_at_least_one() {
@@ -219,6 +324,8 @@ mod tests {
             .with_prices(Prices::per_million("0.075".parse().unwrap(), Decimal::TWO));
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<ModelSpec>(&text).unwrap(), spec);
+        let prices = serde_json::from_str::<Prices>(r#"{"input":"1","output":"2"}"#).unwrap();
+        assert_eq!(prices, Prices::per_million(Decimal::ONE, Decimal::TWO));
         let unknown = serde_json::from_str::<ModelSpec>(r#"{"id":"m","tpm":1}"#).unwrap_err();
         assert!(unknown.to_string().contains("tpm"), "{unknown}");
     }
