@@ -29,6 +29,8 @@
 //!   [`ElasticWindow`]; [`Router`] for a limit per key; [`MemoryGate`]. A limit of your own implements
 //!   [`Account`].
 //! - Models: [`ModelSpec`], [`Accounts`], and `Catalog` with the feature `catalog`.
+//! - Jobs: [`JobRunner`] runs what [`Requirements`] declare, with [`Resources`]; databases come
+//!   through a [`DbProvider`].
 //! - Money: [`Money`] and [`Cost`], exact and per [`Currency`]; [`Prices`] of a [`Usage`]; a
 //!   [`SpendGate`] before jobs that cost something, and [`SpendLedger`], caps per workflow.
 //! - What upstreams say: [`UpstreamFailure`], [`RateLimitInfo`].
@@ -87,7 +89,11 @@ pub use error::{
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
 pub use grant::{Grant, WaitTime};
-pub use jobs::{Priced, Reservation, SpendGate, SpendLedger, SpendRefusal, SpendStatus};
+pub use jobs::{
+    Finished, Job, JobError, JobRecord, JobRunner, JobRunnerBuilder, Priced, Requirements,
+    Reservation, Resources, RetryPolicy, RunError, RunStage, SpendGate, SpendLedger, SpendRefusal,
+    SpendStatus, TimeoutCause, UsageError,
+};
 pub use limits::{
     CircuitState, CountingGate, CountingGateBuilder, DatabaseGate, ElasticWindow,
     ElasticWindowBuilder, ElasticWindowStatus, HttpGate, Limits, MemoryGate, MemoryGateBuilder,

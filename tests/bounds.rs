@@ -51,6 +51,34 @@ fn handles_grants_demands_and_accounts_can_be_shared() {
 }
 
 #[test]
+fn a_runner_and_what_it_runs_can_be_shared_and_its_runs_sent() {
+    shared::<admit::JobRunner>();
+    shared::<admit::Requirements>();
+    shared::<admit::Resources>();
+    shared::<admit::JobRecord>();
+    shared::<admit::DbProviders>();
+    shared::<admit::CountingProvider>();
+    error::<admit::RunError<String>>();
+    error::<admit::ProviderError>();
+    error::<admit::DbProvidersError>();
+    error::<admit::UsageError>();
+    // A run can be spawned wherever its job's future can, and one whose job cannot be sent still runs.
+    const fn sent<T: Send>(_: &T) {}
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let runner = admit::JobRunner::builder(&Admission::builder().start().unwrap());
+        let runner = runner.build().unwrap();
+        let job = async |_| Ok::<_, String>(());
+        let run = runner.job(admit::Requirements::new()).run(job);
+        sent(&run);
+        run.await.unwrap();
+        let local = std::rc::Rc::new(7);
+        let job = async |_| Ok::<_, String>(*local);
+        assert_eq!(runner.run(admit::Requirements::new(), job).await.unwrap(), 7);
+    });
+}
+
+#[test]
 fn errors_are_errors_that_cross_threads() {
     error::<AdmitError>();
     error::<TryAdmitError>();

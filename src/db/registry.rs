@@ -132,14 +132,20 @@ impl DbProviders {
     /// [`OtherType`](DbProvidersError::OtherType) names both types.
     pub fn get<P: DbProvider>(&self, name: &str) -> Result<Arc<P>, DbProvidersError> {
         let kept = self.kept.lock();
-        let Some((name, found)) = kept.get_key_value(name) else {
-            let names = kept.keys().cloned().collect();
-            return Err(DbProvidersError::Unknown { name: name.to_owned(), names });
+        let found = match kept.get_key_value(name) {
+            Some((name, found)) => {
+                found.provider.downcast_ref::<Arc<P>>().cloned().ok_or_else(|| {
+                    let (name, wanted) = (Arc::clone(name), type_name::<P>());
+                    DbProvidersError::OtherType { name, kind: found.kind, wanted }
+                })
+            }
+            None => {
+                let names = kept.keys().cloned().collect();
+                Err(DbProvidersError::Unknown { name: name.to_owned(), names })
+            }
         };
-        found.provider.downcast_ref::<Arc<P>>().cloned().ok_or_else(|| {
-            let (name, wanted) = (Arc::clone(name), type_name::<P>());
-            DbProvidersError::OtherType { name, kind: found.kind, wanted }
-        })
+        drop(kept);
+        found
     }
 
     /// Forgets a provider, for a host that stops; jobs that hold handles of it go on. Answers whether

@@ -1,0 +1,253 @@
+//! One attempt, in order.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::bill::Bill;
+use super::job_error::JobError;
+use super::meter::Unrecorded;
+use super::plan::Plan;
+use super::record::JobRecord;
+use super::resources::Resources;
+use super::run_error::{RunError, RunStage, TimeoutCause};
+use super::spend::SpendGate;
+use super::stop::{Stop, Stopped};
+use super::tenure::{Tenure, bounded};
+use crate::db::{DbVerb, in_scope};
+use crate::error::AdmitError;
+use crate::grant::Grant;
+use crate::monitor::Admission;
+use crate::sync::Arc;
+use crate::upstream::UpstreamFailure;
+
+/// What every attempt of a run has in common.
+pub(super) struct Attempts<'a> {
+    pub(super) admission: &'a Admission,
+    pub(super) gates: &'a [Arc<dyn SpendGate>],
+    pub(super) plan: Arc<Plan>,
+    pub(super) stop: Stop,
+    pub(super) runtime: Handle,
+}
+
+/// Why an attempt did not succeed.
+pub(super) enum Fault<E> {
+    /// The job's own error: whether there is another attempt is not for this one to say.
+    Job(E),
+    Run(RunError<E>),
+    Panic(Box<dyn Any + Send>),
+}
+
+impl<E> From<RunError<E>> for Fault<E> {
+    fn from(error: RunError<E>) -> Self {
+        Self::Run(error)
+    }
+}
+
+/// How the job's future ended.
+enum Worked<T, E> {
+    Done(T),
+    Failed(E),
+    Panicked(Box<dyn Any + Send>),
+    /// Its token was cancelled, and it was dropped.
+    Cancelled,
+    /// It was told that its time is over, and ended by itself.
+    Late(Stopped, Option<E>),
+    /// It was told, did not end within its grace, and was dropped.
+    Overdue(Stopped),
+}
+
+impl Attempts<'_> {
+    /// Runs the job once.
+    ///
+    /// Dropped at any await, its [`Tenure`] sees to what it holds: the tenure is made in the same
+    /// poll that yields the grant, and a handle enters it in the same poll that yields the handle.
+    pub(super) async fn run<T, E, F, Fut>(
+        &self,
+        job: &mut F,
+        record: &mut JobRecord,
+    ) -> Result<T, Fault<E>>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: JobError,
+    {
+        let bill = Bill::ask(self.gates, &self.plan).map_err(RunError::Spend)?;
+        let grant = self.admitted().await?;
+        record.granted(&grant);
+        let mut tenure = Tenure::new(grant, bill, &self.plan, &self.runtime);
+
+        if let Err(error) = self.make_ready(&mut tenure).await {
+            tenure.undo().await;
+            return Err(error.into());
+        }
+        tenure.start();
+        let cancelled = CancellationToken::new();
+        // However this ends, the job's own tasks are told.
+        let _told = cancelled.clone().drop_guard();
+        let resources = Resources::new(
+            Arc::clone(&self.plan),
+            Arc::clone(tenure.meter()),
+            Arc::clone(tenure.held().grant()),
+            tenure.held().bound(),
+            cancelled.clone(),
+            record.attempts,
+        );
+        let worked = self.work(resources, &cancelled, job).await;
+        self.finish(tenure, worked, record).await
+    }
+
+    async fn admitted<E>(&self) -> Result<Grant, RunError<E>> {
+        let mut admit = self.admission.admit(self.plan.demand.clone());
+        if let Some(token) = self.stop.token() {
+            admit = admit.cancelled_by(token.clone());
+        }
+        if let Some(left) = self.stop.left() {
+            admit = admit.within(left);
+        }
+        admit.await.map_err(|error| match (error, self.stop.limit()) {
+            (AdmitError::Cancelled, _) => RunError::Cancelled { stage: RunStage::Admission },
+            (error @ AdmitError::TimedOut { .. }, Some(limit)) => RunError::TimedOut {
+                limit,
+                stage: RunStage::Admission,
+                cause: Some(TimeoutCause::Admission(error)),
+            },
+            (error, _) => RunError::Admit(error),
+        })
+    }
+
+    /// Takes every provider's handle, and opens the transactions.
+    async fn make_ready<E>(&self, tenure: &mut Tenure) -> Result<(), RunError<E>> {
+        let stopped = |stopped: Stopped| stopped.error(RunStage::Databases, None);
+        for provider in &self.plan.providers {
+            let acquire = provider.acquire(self.plan.is_read_only);
+            let acquire = bounded(&**provider, DbVerb::Acquire, acquire);
+            let handle = self.stop.unless(acquire).await.map_err(stopped)?;
+            tenure.held().acquired(provider, handle.map_err(RunError::Provider)?);
+        }
+        if self.plan.is_transactional {
+            let begun = self.stop.unless(tenure.held().begin()).await.map_err(stopped)?;
+            begun.map_err(RunError::Provider)?;
+        }
+        // What came while nothing had to be waited for.
+        self.stop.now().map_or(Ok(()), |over| Err(stopped(over)))
+    }
+
+    /// Polls the job's future to its end, or drops it. Its destructor has run when this returns.
+    async fn work<T, E, F, Fut>(
+        &self,
+        resources: Resources,
+        cancelled: &CancellationToken,
+        job: &mut F,
+    ) -> Worked<T, E>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let bound = resources.bound();
+        let mut job = pin!(in_scope(bound, async { job(resources).await }));
+        let mut job =
+            poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
+                Ok(polled) => polled.map(Ok),
+                Err(payload) => std::task::Poll::Ready(Err(payload)),
+            });
+        let limit = tokio::select! {
+            biased;
+            ended = &mut job => return match ended {
+                Ok(Ok(done)) => Worked::Done(done),
+                Ok(Err(error)) => Worked::Failed(error),
+                Err(payload) => Worked::Panicked(payload),
+            },
+            () = self.stop.cancelled() => return Worked::Cancelled,
+            limit = self.stop.passed() => limit,
+        };
+        cancelled.cancel();
+        let over = Stopped::TimedOut(limit);
+        tokio::select! {
+            biased;
+            ended = &mut job => match ended {
+                Ok(Ok(_)) => Worked::Late(over, None),
+                Ok(Err(error)) => Worked::Late(over, Some(error)),
+                Err(payload) => Worked::Panicked(payload),
+            },
+            () = self.stop.cancelled() => Worked::Cancelled,
+            _ = self.stop.grace_passed() => Worked::Overdue(over),
+        }
+    }
+
+    /// Commits or rolls back, settles the bill, reports, and ends the tenure, in this order.
+    async fn finish<T, E: JobError>(
+        &self,
+        mut tenure: Tenure,
+        worked: Worked<T, E>,
+        record: &mut JobRecord,
+    ) -> Result<T, Fault<E>> {
+        let failure = match &worked {
+            Worked::Failed(error) | Worked::Late(_, Some(error)) => error.upstream(),
+            _ => None,
+        };
+        let unrecorded =
+            if failure.is_some() { Unrecorded::Nothing } else { Unrecorded::AsReserved };
+        record.spent(&tenure.settle_bill(unrecorded));
+
+        if matches!(worked, Worked::Overdue(_)) {
+            tenure.abandon().await;
+        } else if let Worked::Done(done) = worked {
+            let committed = self.commit(&mut tenure).await;
+            if committed.is_ok() {
+                tenure.held().grant().report_success_all();
+            }
+            tenure.end().await;
+            return committed.map(|()| done).map_err(Fault::Run);
+        } else {
+            tenure.held().roll_back().await;
+            if let Some(failure) = failure {
+                report(tenure.held().grant(), failure);
+            }
+            tenure.end().await;
+        }
+        let stage = RunStage::Work;
+        Err(match worked {
+            Worked::Done(_) => unreachable!("returned above"),
+            Worked::Failed(error) => Fault::Job(error),
+            Worked::Panicked(payload) => Fault::Panic(payload),
+            Worked::Cancelled => Stopped::Cancelled.error(stage, None).into(),
+            Worked::Late(over, error) => over.error(stage, error.map(TimeoutCause::Failure)).into(),
+            Worked::Overdue(over) => over.error(stage, None).into(),
+        })
+    }
+
+    async fn commit<E>(&self, tenure: &mut Tenure) -> Result<(), RunError<E>> {
+        if !self.plan.is_transactional {
+            return Ok(());
+        }
+        let mut durable = Vec::new();
+        // A commit under way is not cut off by a cancel: it would leave open whether it happened.
+        let committed = self.stop.unless_overdue(tenure.held().commit(&mut durable)).await;
+        match committed {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(source)) => Err(RunError::Commit { source, durable }),
+            Err(over) => {
+                Err(over.error(RunStage::Commit, Some(TimeoutCause::Committing { durable })))
+            }
+        }
+    }
+}
+
+/// Tells the account the failure names; where none is named so, every account that only time
+/// replenishes: the upstream is behind one of them.
+fn report(grant: &Grant, failure: &UpstreamFailure) {
+    let entries = grant.demand().entries();
+    let is_named = |name: &str| name == failure.service;
+    let any_named = entries.iter().any(|entry| is_named(entry.name()));
+    for entry in entries {
+        let hears = if any_named { is_named(entry.name()) } else { !entry.comes_back() };
+        if hears {
+            grant.report_failure(entry.account(), failure);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What a run leaves on record.
+
+use std::time::Duration;
+
+use crate::amount::JobInfo;
+use crate::grant::{Grant, WaitTime};
+use crate::money::Cost;
+use crate::sync::Arc;
+
+/// How a run went, beside its result.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct JobRecord {
+    /// Who the job is.
+    pub job: Arc<JobInfo>,
+    /// How many attempts were begun.
+    pub attempts: u32,
+    /// How long it waited for its grants, over all attempts.
+    pub admission_wait: Duration,
+    /// How long each account kept it, over all attempts, in the order they first did. The accounts
+    /// overlap in time, so the values do not add up to `admission_wait`.
+    pub wait_times: Vec<WaitTime>,
+    /// What its models' calls cost, over all attempts.
+    pub cost: Cost,
+}
+
+impl JobRecord {
+    pub(super) fn new(job: Arc<JobInfo>) -> Self {
+        Self {
+            job,
+            attempts: 0,
+            admission_wait: Duration::ZERO,
+            wait_times: Vec::new(),
+            cost: Cost::new(),
+        }
+    }
+
+    pub(super) fn granted(&mut self, grant: &Grant) {
+        self.admission_wait = self.admission_wait.saturating_add(grant.wall_wait());
+        for time in grant.wait_times() {
+            match self.wait_times.iter_mut().find(|known| known.account == time.account) {
+                Some(known) => known.wait = known.wait.saturating_add(time.wait),
+                None => self.wait_times.push(time.clone()),
+            }
+        }
+    }
+
+    pub(super) fn spent(&mut self, cost: &Cost) {
+        for money in cost.iter() {
+            self.cost.add(money);
+        }
+    }
+}

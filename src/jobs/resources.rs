@@ -1,0 +1,157 @@
+//! What a job works with while it runs.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use super::meter::{Meter, Recorded, UsageError};
+use super::plan::Plan;
+use crate::account::AsAccount;
+use crate::amount::JobInfo;
+use crate::db::{Bound, DbProvider, ProviderError};
+use crate::demand::Demand;
+use crate::grant::{Grant, WaitTime};
+use crate::models::{ModelSpec, Usage};
+use crate::money::Money;
+use crate::sync::Arc;
+
+/// What a job was granted, for as long as its attempt runs.
+///
+/// A clone is the same resources, for the job's own tasks. They do not keep anything: when the
+/// attempt ends everything returns, and a clone that is left finds its databases closed.
+#[derive(Clone)]
+pub struct Resources {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    plan: Arc<Plan>,
+    meter: Arc<Meter>,
+    grant: Arc<Grant>,
+    bound: Arc<Bound>,
+    cancelled: CancellationToken,
+    attempt: u32,
+}
+
+impl Resources {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        meter: Arc<Meter>,
+        grant: Arc<Grant>,
+        bound: Arc<Bound>,
+        cancelled: CancellationToken,
+        attempt: u32,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { plan, meter, grant, bound, cancelled, attempt }) }
+    }
+
+    pub(super) fn bound(&self) -> Arc<Bound> {
+        Arc::clone(&self.inner.bound)
+    }
+
+    /// The job's session of a database: an owned guard, so that several databases' can be held at
+    /// once. It must be gone when the job ends: what waits for it then is cut off.
+    ///
+    /// # Errors
+    ///
+    /// [`NotHeld`](ProviderError::NotHeld) when the job did not require the provider,
+    /// [`InUse`](ProviderError::InUse) while another guard of it is out,
+    /// [`Closed`](ProviderError::Closed) after the attempt.
+    pub fn get<P: DbProvider>(&self, provider: &Arc<P>) -> Result<P::Session, ProviderError> {
+        self.inner.bound.session(provider)
+    }
+
+    /// Says what a call of a model really used, and answers what that costs; `None` for a model
+    /// without prices.
+    ///
+    /// The model's bucket is corrected at once: what was reserved and not used is back. Several calls
+    /// of one model add up. A model of which nothing is recorded counts as reserved.
+    ///
+    /// # Errors
+    ///
+    /// When the job did not require the model, and after the attempt.
+    pub fn record_usage(
+        &self,
+        model: &ModelSpec,
+        usage: Usage,
+    ) -> Result<Option<Money>, UsageError> {
+        let Inner { plan, meter, grant, .. } = &*self.inner;
+        let Recorded { call, mut sum, cost } = meter.record(plan, model, usage)?;
+        // A task of the job's may record at the same time: the account must end at the sum of both,
+        // whichever of us reaches it last. So whoever has told it looks whether there is more by now.
+        loop {
+            grant.reconcile(&plan.calls[call].account, sum.total());
+            let now = meter.sum(call);
+            if now == sum {
+                return Ok(cost);
+            }
+            sum = now;
+        }
+    }
+
+    /// Returns the permits of one account now, such as the HTTP place before a long local step.
+    /// Answers as [`Grant::release_one`].
+    pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
+        self.inner.grant.release_one(account)
+    }
+
+    /// Waits until the job should end, because its time is over: what it does within the grace is
+    /// its own, after that it is dropped. It is said to tasks of the job's, too, when the job has
+    /// ended.
+    #[must_use = "it does nothing unless awaited"]
+    pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
+        self.inner.cancelled.cancelled()
+    }
+
+    /// Whether the job should end.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.inner.cancelled.is_cancelled()
+    }
+
+    /// The same as a token, to hand on to what the job calls.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.inner.cancelled.clone()
+    }
+
+    /// Who the job is.
+    #[must_use]
+    pub fn job(&self) -> &JobInfo {
+        &self.inner.plan.job
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.inner.attempt
+    }
+
+    /// Everything the job was granted.
+    pub fn demand(&self) -> &Demand {
+        self.inner.grant.demand()
+    }
+
+    /// How long this attempt waited for its grant.
+    #[must_use]
+    pub fn admission_wait(&self) -> Duration {
+        self.inner.grant.wall_wait()
+    }
+
+    /// How long each account kept this attempt; see [`Grant::wait_times`].
+    #[must_use]
+    pub fn wait_times(&self) -> &[WaitTime] {
+        self.inner.grant.wait_times()
+    }
+}
+
+impl fmt::Debug for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resources")
+            .field("job", self.job())
+            .field("attempt", &self.inner.attempt)
+            .field("demand", self.demand())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+//! How long to wait before the next attempt.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::upstream::{FailureKind, UpstreamFailure};
+
+/// How often a failed job is run again, and how long it waits in between, holding nothing.
+///
+/// Only failures of an upstream that are [worth retrying](FailureKind::is_retryable) are. Where the
+/// upstream said when to come back, that is when. Else the wait is drawn uniformly, so that jobs
+/// which failed together do not come back together, and grows with the attempts.
+///
+/// # Examples
+///
+/// ```
+/// use admit::RetryPolicy;
+///
+/// let patient = RetryPolicy { max_retries: 10, ..RetryPolicy::default() };
+/// assert!(patient.validate().is_ok());
+/// assert_eq!(RetryPolicy::none().max_retries, 0);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// How many attempts after the first. Default 3.
+    pub max_retries: u32,
+    /// The first wait after a rate limit or a stray fault. Default 5 s to 30 s.
+    pub usual: RangeInclusive<Duration>,
+    /// The first wait after an overload. Default 15 s to 90 s: an upstream that has no room for
+    /// anybody needs longer.
+    pub overload: RangeInclusive<Duration>,
+    /// The wait is multiplied by the number of failed attempts, at most by this. Default 10.
+    pub max_multiplier: u32,
+    /// The longest wait that is drawn. Default 300 s. A wait the upstream asked for is not cut: it
+    /// would refuse an earlier attempt.
+    pub max_wait: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            max_retries: 3,
+            usual: seconds(5)..=seconds(30),
+            overload: seconds(15)..=seconds(90),
+            max_multiplier: 10,
+            max_wait: seconds(300),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// No other attempt, whatever happens.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { max_retries: 0, ..Self::default() }
+    }
+
+    /// Whether waits can be drawn by it.
+    ///
+    /// # Errors
+    ///
+    /// Names a range that ends before it begins, or a multiplier of zero.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        for (field, range) in [("usual", &self.usual), ("overload", &self.overload)] {
+            if range.is_empty() {
+                let value = format!("{:?} to {:?}", range.start(), range.end());
+                return Err(ConfigError::new(field, value, "must not end before it begins"));
+            }
+        }
+        if self.max_multiplier == 0 {
+            return Err(ConfigError::new("max_multiplier", 0, "must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The wait after the `attempt`th attempt (from 1) failed; `draw` is a number in [0, 1).
+    pub(super) fn wait(&self, failure: &UpstreamFailure, attempt: u32, draw: f64) -> Duration {
+        if let Some(asked) = failure.retry_after {
+            return asked;
+        }
+        let range =
+            if failure.kind == FailureKind::Overload { &self.overload } else { &self.usual };
+        let span = range.end().saturating_sub(*range.start());
+        let first = range.start().saturating_add(span.mul_f64(draw.clamp(0.0, 1.0 - f64::EPSILON)));
+        first.saturating_mul(attempt.min(self.max_multiplier)).min(self.max_wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_wait_lies_in_its_kinds_range_times_the_attempts() {
+        let policy = RetryPolicy::default();
+        let limited = UpstreamFailure::status(429, "m", "");
+        let overloaded = UpstreamFailure::status(529, "m", "");
+        let stray = UpstreamFailure::no_response("m", "");
+        for (failure, attempt, draw, expected) in [
+            (&limited, 1, 0.0, 5_000),
+            (&limited, 1, 0.5, 17_500),
+            (&stray, 2, 0.0, 10_000),
+            (&stray, 3, 1.0, 90_000),
+            (&overloaded, 1, 0.0, 15_000),
+            (&overloaded, 2, 1.0, 180_000),
+            (&overloaded, 4, 1.0, 300_000),
+            (&limited, 10, 0.0, 50_000),
+            (&limited, 1_000_000, 0.0, 50_000),
+        ] {
+            let wait = policy.wait(failure, attempt, draw);
+            assert_eq!(wait, Duration::from_millis(expected), "{failure} at attempt {attempt}");
+        }
+    }
+
+    #[test]
+    fn an_upstream_that_says_when_is_taken_at_its_word() {
+        let policy = RetryPolicy::default();
+        for after in [secs(0), secs(7), secs(3_600)] {
+            let failure = UpstreamFailure::status(529, "m", "").with_retry_after(after);
+            assert_eq!(policy.wait(&failure, 5, 0.7), after);
+        }
+    }
+
+    #[test]
+    fn a_policy_that_cannot_draw_is_refused() {
+        let backwards = RetryPolicy { usual: secs(2)..=secs(1), ..RetryPolicy::default() };
+        assert_eq!(
+            backwards.validate().unwrap_err().to_string(),
+            "usual is 2s to 1s, but must not end before it begins"
+        );
+        let nothing = RetryPolicy { max_multiplier: 0, ..RetryPolicy::default() };
+        assert_eq!(nothing.validate().unwrap_err().field, "max_multiplier");
+    }
+
+    #[test]
+    fn the_longest_ranges_do_not_overflow() {
+        let policy = RetryPolicy {
+            usual: Duration::ZERO..=Duration::MAX,
+            max_wait: Duration::MAX,
+            ..RetryPolicy::default()
+        };
+        let failure = UpstreamFailure::status(429, "m", "");
+        assert!(policy.wait(&failure, 10, 0.999) > secs(1));
+    }
+}

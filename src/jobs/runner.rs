@@ -1,0 +1,414 @@
+//! The runner: the whole way from what a job needs to done and settled.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::attempt::{Attempts, Fault};
+use super::job_error::JobError;
+use super::record::JobRecord;
+use super::requirements::Requirements;
+use super::resources::Resources;
+use super::retry::RetryPolicy;
+use super::run_error::{RunError, RunStage, TimeoutCause};
+use super::spend::SpendGate;
+use super::stop::Stop;
+use crate::error::ConfigError;
+use crate::limits::HttpGate;
+use crate::models::Accounts;
+use crate::monitor::Admission;
+use crate::sync::{Arc, Mutex};
+
+/// Runs jobs with everything they require, or lets them wait holding nothing.
+///
+/// It is no scheduler and has no queue of its own: waiting is the admission's. A run is a future,
+/// and whatever way it ends, what it held is back.
+///
+/// One attempt goes like this: the calls are priced and shown to every [`SpendGate`]; the whole
+/// demand is admitted; each database's handle is acquired, and a transaction begun where asked; the
+/// job runs; transactions are committed, or rolled back in reverse; the outcome is reported to the
+/// limits; the handles are closed, and last the permits return.
+///
+/// Clones are the same runner.
+///
+/// # Examples
+///
+/// ```
+/// use admit::{Admission, JobRunner, ModelSpec, Requirements, UpstreamFailure, Usage};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let admission = Admission::builder().start()?;
+/// let runner = JobRunner::builder(&admission).build()?;
+///
+/// let model = ModelSpec::new("gpt-x", 30_000);
+/// let requirements = Requirements::new().call(&model, Usage::new(1_200, 600));
+/// let summary = runner
+///     .run(requirements, async |resources| {
+///         // … call the model …
+///         resources.record_usage(&model, Usage::new(1_180, 240)).expect("it is required");
+///         Ok::<_, UpstreamFailure>("a summary")
+///     })
+///     .await?;
+/// assert_eq!(summary, "a summary");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct JobRunner {
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    admission: Admission,
+    /// `None`: the registry of the process.
+    accounts: Option<Arc<Accounts>>,
+    http: Arc<HttpGate>,
+    gates: Vec<Arc<dyn SpendGate>>,
+    retries: RetryPolicy,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl JobRunner {
+    /// A runner over an admission, to be configured.
+    pub fn builder(admission: &Admission) -> JobRunnerBuilder {
+        JobRunnerBuilder {
+            admission: admission.clone(),
+            accounts: None,
+            http: None,
+            gates: Vec::new(),
+            retries: RetryPolicy::default(),
+            seed: None,
+        }
+    }
+
+    /// Runs a job with what it requires. A retry calls `job` again.
+    ///
+    /// # Errors
+    ///
+    /// See [`RunError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it at any await ends the attempt as an error would: transactions are rolled back,
+    /// handles closed, permits returned. What must be awaited for that is done by a task on the
+    /// runtime the run was first polled on.
+    ///
+    /// # Panics
+    ///
+    /// A panic of the job goes on to whoever polls the run, once everything is back.
+    pub fn run<T, E, F, Fut>(
+        &self,
+        requirements: Requirements,
+        job: F,
+    ) -> impl Future<Output = Result<T, RunError<E>>> + use<T, E, F, Fut>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: JobError,
+    {
+        self.job(requirements).run(job)
+    }
+
+    /// A run to be configured further: its time, its token, its retries.
+    pub fn job(&self, requirements: Requirements) -> Job {
+        Job {
+            parts: Arc::clone(&self.parts),
+            requirements,
+            limit: None,
+            token: None,
+            retries: None,
+        }
+    }
+
+    /// The admission its jobs wait in.
+    #[must_use]
+    pub fn admission(&self) -> &Admission {
+        &self.parts.admission
+    }
+
+    /// The gate of the HTTP places its jobs take.
+    #[must_use]
+    pub fn http(&self) -> &Arc<HttpGate> {
+        &self.parts.http
+    }
+}
+
+impl fmt::Debug for JobRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobRunner")
+            .field("http", &self.parts.http)
+            .field("spend_gates", &self.parts.gates.len())
+            .field("retries", &self.parts.retries)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a [`JobRunner`] is to be.
+#[must_use = "a builder does nothing until it is built"]
+pub struct JobRunnerBuilder {
+    admission: Admission,
+    accounts: Option<Arc<Accounts>>,
+    http: Option<Arc<HttpGate>>,
+    gates: Vec<Arc<dyn SpendGate>>,
+    retries: RetryPolicy,
+    seed: Option<u64>,
+}
+
+impl JobRunnerBuilder {
+    /// Where the accounts of models are kept. Default: [`Accounts::global`], so that two runners
+    /// share a model's limit.
+    pub fn accounts(mut self, accounts: Arc<Accounts>) -> Self {
+        self.accounts = Some(accounts);
+        self
+    }
+
+    /// The HTTP places. Default: a gate of the runner's own with
+    /// [`HttpGate::DEFAULT_CAPACITY`] places; runners that share a pool must be given one gate.
+    pub fn http(mut self, http: &Arc<HttpGate>) -> Self {
+        self.http = Some(Arc::clone(http));
+        self
+    }
+
+    /// One more gate that is asked before a job that calls models waits for anything, in the order
+    /// they are registered.
+    pub fn spend_gate<G: SpendGate>(mut self, gate: &Arc<G>) -> Self {
+        self.gates.push(Arc::clone(gate) as Arc<dyn SpendGate>);
+        self
+    }
+
+    /// How failed jobs are run again. Default: [`RetryPolicy::default`].
+    pub fn retries(mut self, retries: RetryPolicy) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// The seed of the waits' randomness, for runs that must repeat. Default: a random one.
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The runner.
+    ///
+    /// # Errors
+    ///
+    /// When the retry policy is none: see [`RetryPolicy::validate`].
+    pub fn build(self) -> Result<JobRunner, ConfigError> {
+        self.retries.validate()?;
+        let http = match self.http {
+            Some(http) => http,
+            None => HttpGate::new(HttpGate::DEFAULT_CAPACITY)?,
+        };
+        let random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Ok(JobRunner {
+            parts: Arc::new(Parts {
+                admission: self.admission,
+                accounts: self.accounts,
+                http,
+                gates: self.gates,
+                retries: self.retries,
+                random: Mutex::new(random),
+            }),
+        })
+    }
+}
+
+impl fmt::Debug for JobRunnerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobRunnerBuilder")
+            .field("http", &self.http)
+            .field("spend_gates", &self.gates.len())
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One job about to be run; see [`JobRunner::job`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use admit::{Admission, JobRunner, Requirements};
+/// use std::time::Duration;
+///
+/// let admission = Admission::builder().start()?;
+/// let runner = JobRunner::builder(&admission).build()?;
+/// let finished = runner
+///     .job(Requirements::new())
+///     .within(Duration::from_secs(60))
+///     .run_recorded(async |_| Ok::<_, String>(42))
+///     .await;
+/// assert_eq!(finished.result?, 42);
+/// assert_eq!(finished.record.attempts, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a job does nothing until it is run"]
+pub struct Job {
+    parts: Arc<Parts>,
+    requirements: Requirements,
+    limit: Option<Duration>,
+    token: Option<CancellationToken>,
+    retries: Option<RetryPolicy>,
+}
+
+/// A run's result, and how it went.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Finished<T, E> {
+    /// What the job answered, or why it did not.
+    pub result: Result<T, RunError<E>>,
+    /// How it went.
+    pub record: JobRecord,
+}
+
+impl Job {
+    /// The time the run has, from the call of [`run`](Self::run): for all attempts and the waits
+    /// between them. Only the grace and the clean-up come after it.
+    ///
+    /// At its end the job is told through [`Resources::cancelled`]. After a grace of a tenth of the
+    /// time (at least 0.5 s, at most 30 s) its future is dropped, and its sessions are aborted.
+    /// Whatever the job answers within the grace, it is rolled back.
+    pub const fn within(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Ends the run at once when the token is cancelled, unless it commits already: a job that works
+    /// is dropped, and rolled back.
+    pub fn cancelled_by(mut self, token: CancellationToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Another policy than the runner's. One that cannot draw a wait draws its least.
+    pub fn retries(mut self, retries: RetryPolicy) -> Self {
+        self.retries = Some(retries);
+        self
+    }
+
+    /// Runs it: see [`JobRunner::run`].
+    ///
+    /// # Errors
+    ///
+    /// See [`RunError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`JobRunner::run`].
+    ///
+    /// # Panics
+    ///
+    /// As [`JobRunner::run`].
+    pub fn run<T, E, F, Fut>(
+        self,
+        job: F,
+    ) -> impl Future<Output = Result<T, RunError<E>>> + use<T, E, F, Fut>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: JobError,
+    {
+        let run = self.run_recorded(job);
+        async { run.await.result }
+    }
+
+    /// Runs it, and answers how it went beside the result.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`JobRunner::run`].
+    ///
+    /// # Panics
+    ///
+    /// As [`JobRunner::run`].
+    pub fn run_recorded<T, E, F, Fut>(
+        self,
+        mut job: F,
+    ) -> impl Future<Output = Finished<T, E>> + use<T, E, F, Fut>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: JobError,
+    {
+        // The clock starts at the call, whenever the future is polled.
+        let stop = Stop::new(self.token, self.limit, Instant::now());
+        let Self { parts, requirements, retries, .. } = self;
+        async move {
+            let mut record = JobRecord::new(requirements.job());
+            let result = match Handle::try_current() {
+                Ok(runtime) => {
+                    let retries = retries.as_ref();
+                    parts.run(requirements, retries, stop, runtime, &mut job, &mut record).await
+                }
+                Err(_) => Err(RunError::NoRuntime),
+            };
+            Finished { result, record }
+        }
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("requirements", &self.requirements)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Parts {
+    /// Attempt after attempt, until one succeeds or another would not help.
+    async fn run<T, E, F, Fut>(
+        &self,
+        requirements: Requirements,
+        retries: Option<&RetryPolicy>,
+        stop: Stop,
+        runtime: Handle,
+        job: &mut F,
+        record: &mut JobRecord,
+    ) -> Result<T, RunError<E>>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: JobError,
+    {
+        let accounts = self.accounts.as_deref().unwrap_or_else(|| Accounts::global());
+        let plan = Arc::new(requirements.plan(accounts, &self.http)?);
+        let retries = retries.unwrap_or(&self.retries);
+        let attempts =
+            Attempts { admission: &self.admission, gates: &self.gates, plan, stop, runtime };
+        loop {
+            record.attempts = record.attempts.saturating_add(1);
+            let error = match attempts.run(job, record).await {
+                Ok(done) => return Ok(done),
+                Err(Fault::Job(error)) => error,
+                Err(Fault::Run(error)) => return Err(error),
+                Err(Fault::Panic(payload)) => resume_unwind(payload),
+            };
+            let Some(failure) = error.upstream().filter(|failure| failure.is_retryable()) else {
+                return Err(RunError::Job(error));
+            };
+            if record.attempts > retries.max_retries {
+                return Err(match retries.max_retries {
+                    0 => RunError::Job(error),
+                    retries => RunError::Exhausted { retries, failure: error },
+                });
+            }
+            let draw = self.random.lock().f64();
+            let wait = retries.wait(failure, record.attempts, draw);
+            tracing::debug!(%failure, ?wait, attempt = record.attempts, "to be run again");
+            if let Err(stopped) = attempts.stop.unless(sleep(wait)).await {
+                return Err(stopped.error(RunStage::Retry, Some(TimeoutCause::Failure(error))));
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The runner: every order of its steps, every way to fail or to be dropped, and money.
+
+mod asks;
+mod drops;
+mod ends;
+mod money;
+mod orders;
+mod reports;
+mod retries;
+mod support;

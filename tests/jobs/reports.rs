@@ -1,0 +1,169 @@
+//! What the limits hear of a job, and when.
+
+use std::sync::{Arc, Mutex};
+
+use admit::{
+    Account, AccountLink, Amount, Ask, Category, Charge, Refusal, Replenishment, RunError,
+    UpstreamFailure,
+};
+use tokio::time::Instant;
+
+use crate::support::{Log, World};
+
+/// An account without limit that writes down what it hears.
+struct Listener {
+    link: AccountLink,
+    replenishment: Replenishment,
+    log: Log,
+    held: Mutex<u64>,
+}
+
+impl Listener {
+    fn new(name: &str, replenishment: Replenishment, log: &Log) -> Arc<Self> {
+        let (link, log) = (AccountLink::new(name).unwrap(), log.clone());
+        Arc::new(Self { link, replenishment, log, held: Mutex::new(0) })
+    }
+
+    fn heard(&self, what: &str) {
+        self.log.write(format!("{}.{what}", self.link.name()));
+    }
+}
+
+impl Account for Listener {
+    fn link(&self) -> &AccountLink {
+        &self.link
+    }
+
+    fn category(&self) -> Category {
+        Category::Other("listener".into())
+    }
+
+    fn capacity(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn in_use(&self, _: Instant) -> u64 {
+        *self.held.lock().unwrap()
+    }
+
+    fn summary(&self, now: Instant) -> String {
+        format!("{} in use", self.in_use(now))
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        self.replenishment
+    }
+
+    fn fits(&self, _: &Ask) -> Result<bool, Refusal> {
+        Ok(true)
+    }
+
+    fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        *self.held.lock().unwrap() += ask.mine.units;
+        Ok(Some(ask.now))
+    }
+
+    fn give(&self, charge: &Charge, _: Instant) -> Amount {
+        self.heard("give");
+        *self.held.lock().unwrap() -= charge.amount.units;
+        charge.amount
+    }
+
+    fn earliest_fit(&self, _: &Ask) -> Option<Instant> {
+        None
+    }
+
+    fn on_success(&self, _: &Charge, _: Instant) {
+        self.heard("success");
+    }
+
+    fn on_upstream_failure(&self, failure: &UpstreamFailure, _: &Charge, _: Instant) {
+        self.heard(&format!("failure({})", failure.service));
+    }
+
+    fn settled(&self, _: &Charge, reported: bool, _: Instant) {
+        self.heard(if reported { "settled" } else { "settled(unreported)" });
+    }
+}
+
+/// Runs a transactional job on one database, a permit and a time account, and answers what was heard.
+async fn heard(outcome: Result<(), UpstreamFailure>) -> String {
+    heard_of(async |_| outcome.clone().map_err(admit::BoxError::from)).await
+}
+
+async fn heard_of<F, Fut>(job: F) -> String
+where
+    F: FnMut(admit::Resources) -> Fut,
+    Fut: Future<Output = Result<(), admit::BoxError>>,
+{
+    let world = World::with(|builder| builder.retries(admit::RetryPolicy::none()));
+    let permit = Listener::new("permit", Replenishment::Release, &world.log);
+    let time = Listener::new("time", Replenishment::Time, &world.log);
+    let requirements = admit::Requirements::new()
+        .permit(&permit)
+        .permit(&time)
+        .database(&world.databases[0])
+        .transactional();
+    let _: Result<(), RunError<admit::BoxError>> = world.runner.run(requirements, job).await;
+    world.settled().await;
+    let text = world.log.text();
+    text.strip_prefix("a.acquire a.begin ").expect("it began").to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_reaches_every_account_before_the_handles_close_and_the_permits_return() {
+    assert_eq!(
+        heard(Ok(())).await,
+        "a.commit a.await permit.success time.success a.close permit.give permit.settled \
+         time.settled"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_reaches_the_account_it_names_and_no_other() {
+    let failure = UpstreamFailure::status(429, "permit", "");
+    assert_eq!(
+        heard(Err(failure)).await,
+        "a.rollback permit.failure(permit) a.close permit.give permit.settled \
+         time.settled(unreported)"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_names_none_reaches_every_time_account() {
+    let failure = UpstreamFailure::status(529, "somebody", "");
+    assert_eq!(
+        heard(Err(failure)).await,
+        "a.rollback time.failure(somebody) a.close permit.give permit.settled(unreported) \
+         time.settled"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_jobs_own_error_a_failed_commit_and_a_cancel_report_nothing() {
+    let own = heard_of(async |_| Err("its own".into())).await;
+    assert_eq!(
+        own,
+        "a.rollback a.close permit.give permit.settled(unreported) time.settled(unreported)"
+    );
+    let world = World::new();
+    world.databases[0].make(admit::DbVerb::Commit, crate::support::Fault::Fails);
+    let time = Listener::new("time", Replenishment::Time, &world.log);
+    let requirements =
+        admit::Requirements::new().permit(&time).database(&world.databases[0]).transactional();
+    let ran = world.runner.run(requirements, async |_| Ok::<_, String>(())).await;
+    assert!(matches!(ran, Err(RunError::Commit { .. })));
+    assert!(world.log.text().ends_with("a.commit a.rollback a.close time.settled(unreported)"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_killed_between_grant_and_start_is_given_back_whole() {
+    let world = World::new();
+    world.databases[0].make(admit::DbVerb::Acquire, crate::support::Fault::Fails);
+    let time = Listener::new("time", Replenishment::Time, &world.log);
+    let requirements = admit::Requirements::new().permit(&time).database(&world.databases[0]);
+    let ran = world.runner.run(requirements, async |_| Ok::<_, String>(())).await;
+    assert!(matches!(ran, Err(RunError::Provider(_))));
+    assert_eq!(world.log.text(), "a.acquire time.give time.settled(unreported)");
+    assert_eq!(time.in_use(Instant::now()), 0);
+}
