@@ -7,6 +7,7 @@ use std::pin::pin;
 
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::bill::Bill;
 use super::job_error::JobError;
@@ -77,7 +78,8 @@ impl Attempts<'_> {
         E: JobError,
     {
         let bill = Bill::ask(self.gates, &self.plan).map_err(RunError::Spend)?;
-        let grant = self.admitted().await?;
+        let wait = tracing::debug_span!("admit.wait", attempt = record.attempts);
+        let grant = self.admitted().instrument(wait).await?;
         record.granted(&grant);
         let mut tenure = Tenure::new(grant, bill, &self.plan, &self.runtime);
 

@@ -122,6 +122,22 @@ impl<E> RunError<E> {
         }
     }
 
+    /// The error in a word, for a span.
+    pub(super) const fn word(&self) -> &'static str {
+        match self {
+            Self::Requirements(_) => "requirements",
+            Self::Spend(_) => "spend",
+            Self::Admit(_) => "refused",
+            Self::Provider(_) => "provider",
+            Self::Commit { .. } => "commit",
+            Self::Job(_) => "failed",
+            Self::Exhausted { .. } => "exhausted",
+            Self::Cancelled { .. } => "cancelled",
+            Self::TimedOut { .. } => "timed_out",
+            Self::NoRuntime => "no_runtime",
+        }
+    }
+
     /// Whether a spend gate refused it: a workflow sees that and stops submitting.
     pub const fn is_spend_refusal(&self) -> bool {
         matches!(self, Self::Spend(_))

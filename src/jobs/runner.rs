@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use super::attempt::{Attempts, Fault};
 use super::job_error::JobError;
@@ -18,6 +20,7 @@ use super::retry::RetryPolicy;
 use super::run_error::{RunError, RunStage, TimeoutCause};
 use super::spend::SpendGate;
 use super::stop::Stop;
+use crate::amount::JobInfo;
 use crate::error::ConfigError;
 use crate::limits::HttpGate;
 use crate::models::Accounts;
@@ -35,6 +38,13 @@ use crate::sync::{Arc, Mutex};
 /// limits; the handles are closed, and last the permits return.
 ///
 /// Clones are the same runner.
+///
+/// # Tracing
+///
+/// Each run is a span `admit.job` at level info, with the fields `id`, `name` and `workflow` of its
+/// job, and at its end `attempts` and `outcome`. Each wait for its limits is a span `admit.wait`
+/// within it, at level debug, with the field `attempt`. Clean-up that failed is logged at warn, a
+/// retry at debug; nothing is logged of a run that goes well.
 ///
 /// # Examples
 ///
@@ -344,13 +354,18 @@ impl Job {
         let Self { parts, requirements, retries, .. } = self;
         async move {
             let mut record = JobRecord::new(requirements.job());
+            let span = span_of(&record.job);
             let result = match Handle::try_current() {
                 Ok(runtime) => {
                     let retries = retries.as_ref();
-                    parts.run(requirements, retries, stop, runtime, &mut job, &mut record).await
+                    let run =
+                        parts.run(requirements, retries, stop, runtime, &mut job, &mut record);
+                    run.instrument(span.clone()).await
                 }
                 Err(_) => Err(RunError::NoRuntime),
             };
+            span.record("attempts", record.attempts);
+            span.record("outcome", result.as_ref().map_or_else(RunError::word, |_| "done"));
             Finished { result, record }
         }
     }
@@ -363,6 +378,18 @@ impl fmt::Debug for Job {
             .field("limit", &self.limit)
             .finish_non_exhaustive()
     }
+}
+
+/// The span of a run, `admit.job`; what it came to is recorded at its end.
+fn span_of(job: &JobInfo) -> Span {
+    tracing::info_span!(
+        "admit.job",
+        id = %job.id,
+        name = %job.name,
+        workflow = job.workflow.as_deref(),
+        attempts = Empty,
+        outcome = Empty,
+    )
 }
 
 impl Parts {

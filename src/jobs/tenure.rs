@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use super::bill::Bill;
 use super::meter::{Meter, Unrecorded};
@@ -113,7 +114,7 @@ impl Drop for Tenure {
         }
         if !held.open.is_empty() {
             // On a runtime that has shut down the task is dropped here and now, which aborts.
-            self.runtime.spawn(held.close_and_settle());
+            self.runtime.spawn(held.close_and_settle().in_current_span());
         }
     }
 }

@@ -7,4 +7,5 @@ mod money;
 mod orders;
 mod reports;
 mod retries;
+mod spans;
 mod support;

@@ -1,0 +1,147 @@
+//! What a run leaves in the host's traces.
+
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+
+use admit::{DbVerb, Demand, JobInfo, UpstreamFailure};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::support::{Fault, World};
+
+/// Writes down each span as it closes, with its fields, and each event with the span it is in.
+#[derive(Clone, Default)]
+struct Witness(Arc<Mutex<Vec<String>>>);
+
+impl Witness {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+impl Fields {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.0 {
+            write!(text, " {name}={value}").unwrap();
+        }
+        text
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Witness {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        context.span(id).unwrap().extensions_mut().insert(fields);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let span = context.span(id).unwrap();
+        values.record(span.extensions_mut().get_mut::<Fields>().unwrap());
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let of = context.lookup_current().map_or("nothing", |span| span.name());
+        self.0.lock().unwrap().push(format!("{} in {of}", event.metadata().level()));
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let span = context.span(&id).unwrap();
+        if span.metadata().target().starts_with("admit") {
+            let fields = span.extensions().get::<Fields>().unwrap().text();
+            self.0.lock().unwrap().push(format!("{}{fields}", span.name()));
+        }
+    }
+}
+
+/// Runs the future with its traces written down.
+async fn traced(run: impl Future<Output = ()>) -> Vec<String> {
+    let witness = Witness::default();
+    let subscriber = tracing_subscriber::registry().with(witness.clone());
+    let guard = tracing::subscriber::set_default(subscriber);
+    run.await;
+    drop(guard);
+    witness.lines()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_a_span_and_each_of_its_waits_is_one_within() {
+    let lines = traced(async {
+        let world = World::new();
+        let info = JobInfo::new("17", "summarise").in_workflow("nightly");
+        let held = world.admission.admit(Demand::new().permits(&world.own, 4)).await.unwrap();
+        let first = std::cell::Cell::new(true);
+        let job = async |_| {
+            if first.take() { Err(UpstreamFailure::status(500, "elsewhere", "")) } else { Ok(()) }
+        };
+        let run = world.runner.run(world.everything().for_job(info), job);
+        let (ran, ()) = tokio::join!(run, async {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            drop(held);
+        });
+        ran.unwrap();
+        world.settled().await;
+    });
+    assert_eq!(
+        lines.await,
+        [
+            "admit.wait attempt=1",
+            // The bucket's word on the failure, and the runner's on the retry.
+            "WARN in admit.job",
+            "DEBUG in admit.job",
+            "admit.wait attempt=2",
+            "admit.job attempts=2 id=17 name=summarise outcome=\"done\" workflow=\"nightly\"",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_logged_of_runs_that_go_well_or_are_refused() {
+    let lines = traced(async {
+        let world = World::new();
+        let done =
+            world.runner.run(world.everything().transactional(), async |_| Ok::<_, String>(()));
+        done.await.unwrap();
+        world.admission.stop();
+        let refused = world.runner.run(world.everything(), async |_| Ok::<_, String>(()));
+        refused.await.unwrap_err();
+    });
+    let lines = lines.await;
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(lines[1].ends_with("outcome=\"done\"") && lines[3].ends_with("outcome=\"refused\""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_up_that_fails_is_a_warning_in_its_jobs_span() {
+    let warning = format!("{} in admit.job", Level::WARN);
+    for dropped in [false, true] {
+        let lines = traced(async {
+            let world = World::new();
+            world.databases[1].make(DbVerb::Rollback, Fault::Fails);
+            let job = async |_| {
+                tokio::time::sleep(std::time::Duration::from_secs(9)).await;
+                Err::<(), _>("no".to_owned())
+            };
+            let run = world.runner.run(world.everything().transactional(), job);
+            let limit = std::time::Duration::from_secs(if dropped { 5 } else { 10 });
+            assert_eq!(tokio::time::timeout(limit, run).await.is_err(), dropped);
+            world.settled().await;
+        });
+        let lines = lines.await;
+        assert_eq!(lines.iter().filter(|line| **line == warning).count(), 1, "{lines:?}");
+    }
+}
