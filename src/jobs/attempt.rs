@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -79,7 +80,14 @@ impl Attempts<'_> {
     {
         let bill = Bill::ask(self.gates, &self.plan).map_err(RunError::Spend)?;
         let wait = tracing::debug_span!("admit.wait", attempt = record.attempts);
-        let grant = self.admitted().instrument(wait).await?;
+        let asked_at = Instant::now();
+        let grant = match self.admitted().instrument(wait).await {
+            Ok(grant) => grant,
+            Err(error) => {
+                record.waited_in_vain(asked_at.elapsed());
+                return Err(error.into());
+            }
+        };
         record.granted(&grant);
         let mut tenure = Tenure::new(grant, bill, &self.plan, &self.runtime);
 

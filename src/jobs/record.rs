@@ -15,9 +15,10 @@ pub struct JobRecord {
     pub job: Arc<JobInfo>,
     /// How many attempts were begun.
     pub attempts: u32,
-    /// How long it waited for its grants, over all attempts.
+    /// How long it waited for its grants, over all attempts, the last one included that was not
+    /// granted.
     pub admission_wait: Duration,
-    /// How long each account kept it, over all attempts, in the order they first did. The accounts
+    /// How long each account kept it before its grants, over all attempts, in the order they first did. The accounts
     /// overlap in time, so the values do not add up to `admission_wait`.
     pub wait_times: Vec<WaitTime>,
     /// What its models' calls cost, over all attempts.
@@ -43,6 +44,10 @@ impl JobRecord {
                 None => self.wait_times.push(time.clone()),
             }
         }
+    }
+
+    pub(super) fn waited_in_vain(&mut self, wait: Duration) {
+        self.admission_wait = self.admission_wait.saturating_add(wait);
     }
 
     pub(super) fn spent(&mut self, cost: &Cost) {

@@ -161,8 +161,12 @@ impl Requirements {
         for Database { provider, permits } in &self.databases {
             demand = demand.permits(&provider.account(), *permits);
         }
+        // A job nobody named is nobody in events, too.
+        if *self.job != JobInfo::default() {
+            demand = demand.for_job(Arc::clone(&self.job));
+        }
         Ok(Plan {
-            demand: demand.for_job(Arc::clone(&self.job)),
+            demand,
             priced: calls.iter().map(|call| Priced::of(&call.model, call.reserved)).collect(),
             calls,
             providers: self.databases.into_iter().map(|database| database.provider).collect(),

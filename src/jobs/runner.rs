@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
@@ -433,7 +433,7 @@ impl Parts {
             let draw = self.random.lock().f64();
             let wait = retries.wait(failure, record.attempts, draw);
             tracing::debug!(%failure, ?wait, attempt = record.attempts, "to be run again");
-            if let Err(stopped) = attempts.stop.unless(sleep(wait)).await {
+            if let Err(stopped) = attempts.stop.pause(wait).await {
                 return Err(stopped.error(RunStage::Retry, Some(TimeoutCause::Failure(error))));
             }
         }

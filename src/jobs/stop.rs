@@ -88,6 +88,11 @@ impl Stop {
         }
     }
 
+    /// Waits so long, unless the run is over first.
+    pub(super) async fn pause(&self, wait: Duration) -> Result<(), Stopped> {
+        self.unless(until(Instant::now().checked_add(wait))).await
+    }
+
     pub(super) async fn cancelled(&self) {
         match &self.token {
             Some(token) => token.cancelled().await,
@@ -98,7 +103,7 @@ impl Stop {
     /// Until the run's time is over.
     pub(super) async fn passed(&self) -> Duration {
         match self.time {
-            Some((limit, Some(end))) => {
+            Some((limit, end @ Some(_))) => {
                 until(end).await;
                 limit
             }
@@ -110,10 +115,7 @@ impl Stop {
     pub(super) async fn grace_passed(&self) -> Duration {
         match self.time {
             Some((limit, Some(end))) => {
-                match end.checked_add(grace(limit)) {
-                    Some(end) => until(end).await,
-                    None => pending().await,
-                }
+                until(end.checked_add(grace(limit))).await;
                 limit
             }
             _ => pending().await,
@@ -127,7 +129,9 @@ pub(super) fn grace(limit: Duration) -> Duration {
     (limit / 10).clamp(Duration::from_millis(500), Duration::from_secs(30))
 }
 
-async fn until(end: Instant) {
+/// Until then; for ever where that is past all reckoning.
+async fn until(end: Option<Instant>) {
+    let Some(end) = end else { return pending().await };
     loop {
         let now = Instant::now();
         if now >= end {

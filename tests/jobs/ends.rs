@@ -121,12 +121,14 @@ async fn what_a_job_answers_within_its_grace_is_rolled_back() {
 async fn the_time_counts_from_the_call_and_spans_the_wait() {
     let world = World::new();
     let held = world.admission.admit(Demand::new().permits(&world.own, 4)).await.unwrap();
-    let run =
-        world.runner.job(world.everything()).within(secs(10)).run(async |_| Ok::<_, String>(()));
+    let job = world.runner.job(world.everything()).within(secs(10));
+    let run = job.run_recorded(async |_| Ok::<_, String>(()));
     sleep(secs(4)).await;
     let start = Instant::now();
-    let error = run.await.unwrap_err();
+    let finished = run.await;
+    let error = finished.result.unwrap_err();
     assert_eq!(start.elapsed(), secs(6));
+    assert_eq!(finished.record.admission_wait, secs(6));
     let text = error.to_string();
     assert!(text.contains("not done within 10s") && text.contains("`own` is short of"), "{text}");
     assert!(matches!(

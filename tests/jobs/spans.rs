@@ -1,8 +1,9 @@
 //! What a run leaves in the host's traces.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
 use admit::{DbVerb, Demand, JobInfo, UpstreamFailure};
 use tracing::field::{Field, Visit};
@@ -13,14 +14,17 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::support::{Fault, World};
 
-/// Writes down each span as it closes, with its fields, and each event with the span it is in.
-#[derive(Clone, Default)]
-struct Witness(Arc<Mutex<Vec<String>>>);
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
 
-impl Witness {
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
-    }
+/// Writes down each span as it closes, with its fields, and each event with the span it is in: for
+/// each thread its own, since each test has one. It is installed for good, because what tracing
+/// remembers of who listens is the process's.
+struct Witness;
+
+fn write(line: String) {
+    LINES.with_borrow_mut(|lines| lines.push(line));
 }
 
 #[derive(Default)]
@@ -56,26 +60,28 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Witness {
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let of = context.lookup_current().map_or("nothing", |span| span.name());
-        self.0.lock().unwrap().push(format!("{} in {of}", event.metadata().level()));
+        write(format!("{} in {of}", event.metadata().level()));
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let span = context.span(&id).unwrap();
         if span.metadata().target().starts_with("admit") {
             let fields = span.extensions().get::<Fields>().unwrap().text();
-            self.0.lock().unwrap().push(format!("{}{fields}", span.name()));
+            write(format!("{}{fields}", span.name()));
         }
     }
 }
 
 /// Runs the future with its traces written down.
 async fn traced(run: impl Future<Output = ()>) -> Vec<String> {
-    let witness = Witness::default();
-    let subscriber = tracing_subscriber::registry().with(witness.clone());
-    let guard = tracing::subscriber::set_default(subscriber);
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let subscriber = tracing_subscriber::registry().with(Witness);
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+    });
+    LINES.take();
     run.await;
-    drop(guard);
-    witness.lines()
+    LINES.take()
 }
 
 #[tokio::test(start_paused = true)]
