@@ -1,32 +1,75 @@
-//! The crate's way: each job admits one demand, and waits for it holding nothing.
+//! The crate's way: each job says what it requires, and waits for all of it holding nothing.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use admit::{
-    Account, Accounts, Admission, AdmitError, Category, DatabaseGate, Demand, Grant, HttpGate,
-    JobInfo, MemoryGate, ModelSpec, RateLimitInfo, UpstreamFailure,
+    Account, Accounts, Admission, AdmitError, Category, Cost, CountingProvider, DbProvider,
+    Decimal, HttpGate, JobError, JobInfo, JobRunner, MemoryGate, ModelSpec, RateLimitInfo,
+    Requirements, Resources, RetryPolicy, RunError, SpendRefusal, UpstreamFailure, Usage,
 };
+use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use crate::client::Answer;
 use crate::error::Fatal;
-use crate::jobs::{Work, is_uncounted};
-use crate::ledger::Outcome;
+use crate::jobs::{Work, given_up, used};
+use crate::ledger::{Counted, Outcome};
 use crate::plan::Job;
+use crate::purse::{Purse, WORKFLOW};
 use crate::way::{Gauge, Way};
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The accounts of a run, and the admission that grants them together.
+/// The accounts of a run, the admission that grants them together, and the runner of its jobs.
 #[derive(Debug)]
 pub(crate) struct AllAtOnce {
     admission: Admission,
-    registry: Accounts,
+    runner: JobRunner,
+    registry: Arc<Accounts>,
     specs: Vec<ModelSpec>,
     /// Of each model its bucket, or its gate where it is limited to so many calls at once.
     models: Vec<Arc<dyn Account>>,
     http: Arc<HttpGate>,
-    database: Arc<DatabaseGate>,
+    /// The jobs' connections are the store's pool's; this counts who may have one.
+    database: Arc<CountingProvider>,
+    purse: Purse,
+}
+
+/// Why a job was not done.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Provider(UpstreamFailure),
+    /// Its file or its row.
+    #[error("{0}")]
+    Own(String),
+}
+
+impl JobError for Trouble {
+    fn upstream(&self) -> Option<&UpstreamFailure> {
+        match self {
+            Self::Provider(failure) => Some(failure),
+            Self::Own(_) => None,
+        }
+    }
+}
+
+/// What the calls made for one file have in common.
+#[derive(Debug, Default)]
+struct Tries<'a> {
+    /// How many there were.
+    calls: AtomicU32,
+    /// Locked while one is in flight, or its answer is being stored.
+    flight: Turn<()>,
+    /// While there is to be another.
+    pausing: Mutex<Option<Counted<'a>>>,
+}
+
+impl<'a> Tries<'a> {
+    fn pause(&self, pausing: Option<Counted<'a>>) {
+        *self.pausing.lock().unwrap_or_else(PoisonError::into_inner) = pausing;
+    }
 }
 
 impl AllAtOnce {
@@ -36,59 +79,113 @@ impl AllAtOnce {
     ///
     /// When one of them cannot be had: a name that is empty, a number out of range.
     pub(crate) fn start(
-        specs: &[ModelSpec],
+        work: &Work,
         http: u32,
         database: u32,
         memory_gate: bool,
+        cap: Option<Decimal>,
     ) -> Result<Self, Fatal> {
         let refused = |error: &dyn std::fmt::Display| Fatal::Admission(error.to_string());
         let mut builder = Admission::builder();
         if memory_gate {
             builder = builder.memory_gate(MemoryGate::new().map_err(|error| refused(&error))?);
         }
-        let registry = Accounts::new();
-        let models = specs.iter().map(|spec| registry.account(spec));
+        let admission = builder.start().map_err(|error| refused(&error))?;
+        let registry = Arc::new(Accounts::new());
+        let models = work.models.iter().map(|spec| registry.account(spec));
+        let models = models.collect::<Result<_, _>>().map_err(|error| refused(&error))?;
+        let http = HttpGate::new(http).map_err(|error| refused(&error))?;
+        let purse = Purse::new(cap).map_err(|error| refused(&error))?;
+        let runner = JobRunner::builder(&admission)
+            .accounts(Arc::clone(&registry))
+            .http(&http)
+            .seed(work.seed);
         Ok(Self {
-            models: models.collect::<Result<_, _>>().map_err(|error| refused(&error))?,
-            http: HttpGate::new(http).map_err(|error| refused(&error))?,
-            database: DatabaseGate::new("fanout", database).map_err(|error| refused(&error))?,
-            admission: builder.start().map_err(|error| refused(&error))?,
-            specs: specs.to_vec(),
+            runner: purse.guard(runner).build().map_err(|error| refused(&error))?,
+            database: CountingProvider::new("fanout", database).map_err(|error| refused(&error))?,
+            specs: work.models.clone(),
+            admission,
             registry,
+            models,
+            http,
+            purse,
         })
     }
 
-    /// Everything a job needs, at once.
-    fn demand(&self, job: &Job) -> Demand {
-        let model = &self.models[job.model];
-        let demand = match self.specs[job.model].max_concurrent {
-            None => Demand::new().tokens(model, job.reservation),
-            Some(_) => Demand::new().permit(model),
+    /// Runs the job until it is done, or another call would not help.
+    async fn carry_out<'a>(
+        &self,
+        work: &'a Work,
+        job: &Job,
+        tries: &Tries<'a>,
+    ) -> Result<(), RunError<Trouble>> {
+        let info = JobInfo::new(job.number.to_string(), job.path.as_str()).in_workflow(WORKFLOW);
+        let requirements = Requirements::new()
+            .call(&self.specs[job.model], job.reserved)
+            .database(&self.database)
+            .for_job(info);
+        let calls = tries.calls.load(Ordering::Relaxed);
+        let max_retries = work.retries.max_retries.saturating_sub(calls);
+        let retries = RetryPolicy { max_retries, ..work.retries.clone() };
+        let leave = CancellationToken::new();
+        let run = self
+            .runner
+            .job(requirements)
+            .retries(retries)
+            .cancelled_by(leave.clone())
+            .run(|resources| self.summarise(work, job, tries, resources));
+        tokio::pin!(run);
+        // The token would end a job that works. So Ctrl-C cancels it only where the job waits, for
+        // its limits or for another try; a call in flight ends first, and is stored.
+        let landed = async {
+            work.stop.cancelled().await;
+            drop(tries.flight.lock().await);
         };
-        demand
-            .permit(&self.http)
-            .permit(&self.database)
-            .for_job(JobInfo::new(job.number.to_string(), job.path.as_str()))
+        tokio::select! {
+            biased;
+            ended = &mut run => return ended,
+            () = landed => leave.cancel(),
+        }
+        run.await
     }
 
-    /// The model worked: its bucket hears so, and gets back what was reserved and not used.
-    fn succeeded(&self, grant: &Grant, job: &Job, answer: &Answer) {
-        let model = &self.models[job.model];
-        grant.report_success(model);
-        if let Some(usage) = answer.usage {
-            grant.reconcile(model, usage.total());
+    /// Asks once, with all limits in hand, and stores the answer.
+    async fn summarise<'a>(
+        &self,
+        work: &'a Work,
+        job: &Job,
+        tries: &Tries<'a>,
+        resources: Resources,
+    ) -> Result<(), Trouble> {
+        let _flight = tries.flight.lock().await;
+        tries.pause(None);
+        for kept in resources.wait_times() {
+            work.ledger.waited(&kept.account, kept.wait);
         }
+        let _running = work.ledger.running();
+        let record = |usage| {
+            let recorded = resources.record_usage(&self.specs[job.model], usage);
+            recorded.expect("the job requires the model");
+        };
+        let reply = work.ask(job).await.map_err(|reason| {
+            // Nothing was asked of anybody: the tokens come back, and nothing is to be paid.
+            record(Usage::default());
+            Trouble::Own(reason)
+        })?;
+        let calls = tries.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.correct(job, &reply.limits);
+        if let Some(usage) = used(&reply, job) {
+            record(usage);
+        }
+        let answer = reply.answer.map_err(|failure| {
+            if failure.is_retryable() && calls <= work.retries.max_retries {
+                tries.pause(Some(work.ledger.pausing()));
+            }
+            Trouble::Provider(failure)
+        })?;
         // The call is over; what is left to do is the database's.
-        grant.release_one(&self.http);
-    }
-
-    /// The model refused: its bucket slows down, or holds still for as long as the server asks.
-    fn failed(&self, grant: &Grant, job: &Job, failure: &UpstreamFailure) {
-        let model = &self.models[job.model];
-        grant.report_failure(model, failure);
-        if is_uncounted(failure) {
-            grant.reconcile(model, 0);
-        }
+        resources.release_one(&self.http);
+        work.keep(job, &answer, calls).await.map_err(Trouble::Own)
     }
 
     /// The bucket follows what the provider says its limits are.
@@ -104,40 +201,35 @@ impl Way for AllAtOnce {
     const WAITS: &'static str = "(each from the account's first no to the grant; they overlap)";
 
     async fn run(&self, work: &Work, job: &Job) -> Outcome {
-        let demand = self.demand(job);
-        let mut attempt = 0;
+        let tries = Tries::default();
         loop {
-            attempt += 1;
-            let grant = match self.admission.admit(demand.clone()).await {
-                Ok(grant) => grant,
-                Err(AdmitError::ShutDown) => return Outcome::Unfinished,
-                Err(error) => return Outcome::Failed(error.to_string()),
+            let error = match self.carry_out(work, job, &tries).await {
+                Ok(()) => return Outcome::Done,
+                Err(error) => error,
             };
-            for kept in grant.wait_times() {
-                work.ledger.waited(&kept.account, kept.wait);
-            }
-            let running = work.ledger.running();
-            let reply = match work.ask(job).await {
-                Ok(reply) => reply,
-                Err(reason) => {
-                    // Nothing was asked of anybody: the tokens come back too.
-                    grant.rollback();
-                    return Outcome::Failed(reason);
+            match error {
+                RunError::Spend(refusal) if refusal.is_retryable() => {
+                    // Others will cost less than they set aside.
+                    let changed = self.purse.has_changed();
+                    if work.stop.run_until_cancelled(changed).await.is_none() {
+                        return Outcome::Unfinished;
+                    }
                 }
-            };
-            self.correct(job, &reply.limits);
-            let failure = match reply.answer {
-                Ok(answer) => {
-                    self.succeeded(&grant, job, &answer);
-                    return work.keep(job, &answer, attempt).await;
+                RunError::Spend(SpendRefusal::OverCap { .. }) => {
+                    self.purse.pass_on();
+                    return Outcome::Unpaid;
                 }
-                Err(failure) => failure,
-            };
-            self.failed(&grant, job, &failure);
-            // Whoever waits to try again holds nothing.
-            drop((grant, running));
-            if let Some(outcome) = work.pause(job, attempt, &failure).await {
-                return outcome;
+                RunError::Admit(AdmitError::ShutDown) | RunError::Cancelled { .. } => {
+                    return Outcome::Unfinished;
+                }
+                error => {
+                    return match error.job_error() {
+                        Some(Trouble::Provider(failure)) => {
+                            given_up(tries.calls.load(Ordering::Relaxed), failure)
+                        }
+                        _ => Outcome::Failed(error.to_string()),
+                    };
+                }
             }
         }
     }
@@ -168,7 +260,12 @@ impl Way for AllAtOnce {
             note: known.indicator.clone(),
         });
         let models = self.models.iter().map(|model| known(&**model));
-        models.chain([known(&*self.http), known(&*self.database)]).chain(memory).collect()
+        let database = known(&**self.database.account());
+        models.chain([known(&*self.http), database]).chain(memory).collect()
+    }
+
+    fn spent(&self) -> Option<Cost> {
+        Some(self.purse.spent())
     }
 
     fn stop(&self) {

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use admit::ModelSpec;
+use admit::{Cost, FailureKind, ModelSpec, RetryPolicy, UpstreamFailure};
 use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
-use crate::jobs::{Work, is_uncounted};
+use crate::dice::Dice;
+use crate::jobs::{Work, given_up, used};
 use crate::ledger::Outcome;
 use crate::plan::Job;
 use crate::way::{Gauge, Way};
@@ -72,7 +73,7 @@ impl OneAtATime {
         let start = Instant::now();
         let call = match &self.models[job.model] {
             ModelLimit::Bucket(bucket) => {
-                bucket.take(job.reservation).await;
+                bucket.take(job.reserved.total()).await;
                 note(&bucket.name, start);
                 None
             }
@@ -89,7 +90,7 @@ impl OneAtATime {
     /// Gives back what the job reserved of its model's tokens and has not used.
     fn settle(&self, job: &Job, used: u64) {
         if let ModelLimit::Bucket(bucket) = &self.models[job.model] {
-            bucket.settle(job.reservation, used);
+            bucket.settle(job.reserved.total(), used);
         }
     }
 }
@@ -116,23 +117,26 @@ impl Way for OneAtATime {
                 }
             };
             drop((held.place, held.call));
+            if let Some(usage) = used(&reply, job) {
+                self.settle(job, usage.total());
+            }
             let failure = match reply.answer {
                 Ok(answer) => {
-                    if let Some(usage) = answer.usage {
-                        self.settle(job, usage.total());
-                    }
-                    let outcome = work.keep(job, &answer, attempt).await;
+                    let kept = work.keep(job, &answer, attempt).await;
                     drop(held.permit);
-                    return outcome;
+                    return kept.map_or_else(Outcome::Failed, |()| Outcome::Done);
                 }
                 Err(failure) => failure,
             };
-            if is_uncounted(&failure) {
-                self.settle(job, 0);
-            }
             drop((held.permit, running));
-            if let Some(outcome) = work.pause(job, attempt, &failure).await {
-                return outcome;
+            if !failure.is_retryable() || attempt > work.retries.max_retries {
+                return given_up(attempt, &failure);
+            }
+            let mut dice = Dice::new(work.seed, (&job.path, attempt));
+            let pause = pause_after(&work.retries, attempt, &failure, dice.fraction());
+            let _pausing = work.ledger.pausing();
+            if work.stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                return Outcome::Unfinished;
             }
         }
     }
@@ -143,6 +147,10 @@ impl Way for OneAtATime {
             ModelLimit::Pool(pool) => pool.gauge(),
         });
         models.chain([self.http.gauge(), self.database.gauge()]).collect()
+    }
+
+    fn spent(&self) -> Option<Cost> {
+        None
     }
 
     /// The jobs watch the token themselves: there is nobody else to tell.
@@ -159,6 +167,22 @@ impl ModelLimit {
             Some(calls) => Self::Pool(Pool::new(&spec.id, calls)),
         }
     }
+}
+
+/// How long to stay away after the attempt of that number, as the crate's runner would.
+fn pause_after(
+    policy: &RetryPolicy,
+    attempt: u32,
+    failure: &UpstreamFailure,
+    draw: f64,
+) -> Duration {
+    if let Some(asked) = failure.retry_after {
+        return asked;
+    }
+    let range =
+        if failure.kind == FailureKind::Overload { &policy.overload } else { &policy.usual };
+    let first = *range.start() + (*range.end() - *range.start()).mul_f64(draw);
+    (first * attempt.min(policy.max_multiplier)).min(policy.max_wait)
 }
 
 /// So many at once.
@@ -323,6 +347,21 @@ mod tests {
     fn bucket(requests_per_minute: u32, tokens_per_minute: u64) -> PlainBucket {
         let model = ModelSpec::new("m", tokens_per_minute);
         PlainBucket::new(&model.with_requests_per_minute(requests_per_minute))
+    }
+
+    #[test]
+    fn a_pause_grows_up_to_a_bound_unless_the_server_says_when() {
+        let policy = crate::jobs::retries(100);
+        let failure = UpstreamFailure::status(500, "m", "");
+        for (attempt, least, most) in [(1, 500, 750), (3, 1_500, 2_250), (100, 5_000, 7_500)] {
+            for (draw, expected) in [(0.0, least), (1.0, most)] {
+                let pause = pause_after(&policy, attempt, &failure, draw);
+                assert_eq!(pause, Duration::from_millis(expected));
+            }
+        }
+        let asked = Duration::from_secs(7);
+        let limited = UpstreamFailure::status(429, "m", "").with_retry_after(asked);
+        assert_eq!(pause_after(&policy, 4, &limited, 0.5), asked);
     }
 
     #[tokio::test(start_paused = true)]

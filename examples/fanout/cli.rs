@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use admit::Decimal;
 use clap::error::ErrorKind;
 use clap::{Parser, ValueHint, value_parser};
 
@@ -13,7 +14,8 @@ use crate::error::Fatal;
 /// One job a file. Each job needs three limits at the same time: tokens of a model, a place in
 /// the HTTP pool and a database permit. It takes all three at once or waits holding none. Without
 /// --endpoint it talks to a stand-in provider on a loopback port, which takes its time, counts
-/// usage and enforces requests and tokens per minute exactly. Nothing leaves the machine then.
+/// usage and enforces requests and tokens per minute, or calls at once, exactly. Nothing leaves
+/// the machine then.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fanout", version, after_help = AFTER_HELP)]
 #[command(allow_negative_numbers = true, verbatim_doc_comment)]
@@ -67,7 +69,8 @@ pub(crate) struct Args {
     /// TOML file of models with their limits, in place of the two flags that follow
     ///
     /// A list of [[model]] tables with id, tokens_per_minute or max_concurrent, and optionally
-    /// requests_per_minute. --model chooses among them; without it each gets its share.
+    /// requests_per_minute and prices = { input = "2.50", output = "10" }, in US dollars a million
+    /// tokens. --model chooses among them; without it each gets its share.
     #[arg(
         verbatim_doc_comment,
         long,
@@ -77,6 +80,24 @@ pub(crate) struct Args {
         conflicts_with_all = ["requests_per_minute", "tokens_per_minute"]
     )]
     pub(crate) catalog: Option<PathBuf>,
+
+    /// US dollars the run may spend, such as 0.25
+    ///
+    /// What a file could cost at most is set aside before it waits for anything: its input by the
+    /// estimate, its answer at --max-output. What it did cost takes that place when it ends. A file
+    /// that would go over waits until others have cost less than was set aside for them, and is
+    /// left out when that can help no more. Nothing that runs is stopped. Every model needs prices:
+    /// of the --catalog, or the stand-in's own, which are 2.50 in and 10 out a million tokens of
+    /// standin-large, 0.15 in and 0.60 out of standin-small.
+    #[arg(
+        verbatim_doc_comment,
+        long,
+        value_name = "USD",
+        help_heading = "Limits",
+        conflicts_with = "one_at_a_time",
+        value_parser = dollars
+    )]
+    pub(crate) cap: Option<Decimal>,
 
     /// Start jobs without a look at the memory that is in use
     #[arg(long, help_heading = "Limits")]
@@ -212,13 +233,14 @@ pub(crate) struct Args {
 const MOST_TOKENS: u64 = 1_000_000_000_000;
 
 const AFTER_HELP: &str = "\
-Exit status: 0 when every file has its row, 1 when one has not or nothing could start, 2 for a
-command line that makes no sense, 130 after Ctrl-C. Ctrl-C grants nothing more and lets the calls
-in flight end and be stored; a second one leaves at once.
+Exit status: 0 when every file has its row, 1 when one has not, if only for --cap, or nothing could
+start, 2 for a command line that makes no sense, 130 after Ctrl-C. Ctrl-C grants nothing more and
+lets the calls in flight end and be stored; a second one leaves at once.
 
 Examples:
   cargo run --release --example fanout
   cargo run --release --example fanout -- --one-at-a-time
+  cargo run --release --example fanout -- --cap 0.25
   cargo run --release --example fanout -- ~/notes --chaos 10 --database notes.sqlite
   cargo run --release --example fanout -- src --endpoint http://localhost:11434/v1 --model qwen3";
 
@@ -307,6 +329,14 @@ fn one_line(error: &clap::Error) -> String {
     line
 }
 
+fn dollars(text: &str) -> Result<Decimal, String> {
+    match text.trim().parse::<Decimal>() {
+        Ok(amount) if amount < Decimal::ZERO => Err("must not be negative".to_owned()),
+        Ok(amount) => Ok(amount),
+        Err(_) => Err("must be a number of US dollars, such as 0.25".to_owned()),
+    }
+}
+
 fn not_blank(text: &str) -> Result<String, String> {
     let name = text.trim();
     if name.is_empty() { Err("a model needs a name".to_owned()) } else { Ok(name.to_owned()) }
@@ -355,6 +385,11 @@ mod tests {
             "--chaos 91",
             "--true-budget 9",
             "--seed x",
+            "--cap -0.01",
+            "--cap much",
+            "--cap nan",
+            "--cap 0,25",
+            "--cap $1",
         ] {
             let error = parse(line).unwrap_err();
             let flag = line.split_whitespace().next().unwrap();
@@ -367,10 +402,19 @@ mod tests {
     fn flags_that_contradict_each_other_are_refused_by_name() {
         let error = parse("--endpoint http://localhost/v1 --chaos 5").unwrap_err();
         assert!(error.contains("--chaos") && error.contains("--endpoint"), "{error}");
+        let error = parse("--cap 1 --one-at-a-time").unwrap_err();
+        assert!(error.contains("--cap") && error.contains("--one-at-a-time"), "{error}");
         let error = parse("--key-env KEY").unwrap_err();
         assert!(error.contains("--endpoint"), "{error}");
         assert!(parse("--model").is_err());
         assert!(parse("a b").is_err());
+    }
+
+    #[test]
+    fn a_cap_is_an_exact_decimal() {
+        assert_eq!(parse("").unwrap().cap, None);
+        assert_eq!(parse("--cap 0.1").unwrap().cap, Some(Decimal::new(1, 1)));
+        assert_eq!(parse("--cap 0").unwrap().cap, Some(Decimal::ZERO));
     }
 
     #[test]

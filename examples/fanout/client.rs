@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use admit::{RateLimitInfo, UpstreamFailure};
+use admit::{RateLimitInfo, UpstreamFailure, Usage};
 use reqwest::{StatusCode, Url};
 use serde_json::{Value, json};
 
@@ -30,6 +30,8 @@ pub(crate) struct Reply {
     pub(crate) answer: Result<Answer, UpstreamFailure>,
     /// What the response's headers say about the provider's limits.
     pub(crate) limits: RateLimitInfo,
+    /// The question was put and nobody knows what became of it: it may have cost what it could.
+    pub(crate) is_lost: bool,
 }
 
 /// A summary and what it cost.
@@ -39,22 +41,6 @@ pub(crate) struct Answer {
     pub(crate) text: String,
     /// Tokens in and out; `None` when the endpoint does not count them.
     pub(crate) usage: Option<Usage>,
-}
-
-/// Tokens of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Usage {
-    /// Tokens of the question.
-    pub(crate) prompt: u64,
-    /// Tokens of the answer.
-    pub(crate) completion: u64,
-}
-
-impl Usage {
-    /// Both together.
-    pub(crate) const fn total(self) -> u64 {
-        self.prompt.saturating_add(self.completion)
-    }
 }
 
 impl Client {
@@ -135,18 +121,19 @@ impl Client {
             ],
         });
         let request = self.authorised(self.http.post(self.url("chat/completions"))).json(&body);
-        let no_response = |error: &reqwest::Error, limits| Reply {
+        let no_response = |error: &reqwest::Error| Reply {
             answer: Err(UpstreamFailure::no_response(model, reason(error))),
-            limits,
+            limits: RateLimitInfo::default(),
+            is_lost: !error.is_connect(),
         };
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return no_response(&error, RateLimitInfo::default()),
+            Err(error) => return no_response(&error),
         };
         let (status, headers) = (response.status(), response.headers().clone());
         let body = match response.text().await {
             Ok(body) => body,
-            Err(error) => return no_response(&error, RateLimitInfo::default()),
+            Err(error) => return no_response(&error),
         };
         let now = SystemTime::now();
         let limits = RateLimitInfo::from_response(status.as_u16(), &headers, &body, now);
@@ -159,7 +146,7 @@ impl Client {
             failure.message = message(&body);
             Err(failure)
         };
-        Reply { answer, limits }
+        Reply { is_lost: status.is_success() && answer.is_err(), answer, limits }
     }
 
     fn url(&self, path: &str) -> String {
@@ -190,12 +177,16 @@ fn reason(error: &reqwest::Error) -> String {
 fn read_answer(body: &str) -> Option<Answer> {
     let body: Value = serde_json::from_str(body).ok()?;
     let text = body["choices"][0]["message"]["content"].as_str()?.trim();
-    let usage = &body["usage"];
-    let usage = usage["prompt_tokens"]
-        .as_u64()
-        .zip(usage["completion_tokens"].as_u64())
-        .map(|(prompt, completion)| Usage { prompt, completion });
+    let usage = read_usage(&body["usage"]);
     (!text.is_empty()).then(|| Answer { text: text.to_owned(), usage })
+}
+
+/// The tokens of a call. What was read from the provider's cache is among its `prompt_tokens`.
+fn read_usage(usage: &Value) -> Option<Usage> {
+    let (prompt, completion) =
+        usage["prompt_tokens"].as_u64().zip(usage["completion_tokens"].as_u64())?;
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0).min(prompt);
+    Some(Usage::new(prompt - cached, completion).with_cache(cached, 0))
 }
 
 /// What a failed response's body says: the provider's message and code, else the body itself.
@@ -232,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn what_came_from_the_cache_is_counted_once() {
+        let usage = json!({"prompt_tokens": 2_006, "completion_tokens": 300});
+        assert_eq!(read_usage(&usage), Some(Usage::new(2_006, 300)));
+        let mut cached = usage;
+        cached["prompt_tokens_details"] = json!({"cached_tokens": 1_920});
+        assert_eq!(read_usage(&cached), Some(Usage::new(86, 300).with_cache(1_920, 0)));
+        assert_eq!(read_usage(&json!({"prompt_tokens": 1})), None);
+    }
+
+    #[test]
     fn a_failures_message_keeps_the_code() {
         let body = r#"{"error":{"message":"slow down","code":"insufficient_quota"}}"#;
         assert_eq!(message(body), "slow down (insufficient_quota)");
@@ -262,6 +263,7 @@ mod tests {
         let reply = client.summarise("m", "a", "text", 10).await;
         let failure = reply.answer.unwrap_err();
         assert!(failure.status.is_none() && failure.is_retryable());
+        assert!(!reply.is_lost, "nobody was asked");
     }
 
     #[tokio::test]

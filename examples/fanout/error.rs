@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use admit::Currency;
+
 /// What keeps a run from starting. Each is one line that says what to change.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fatal {
@@ -36,6 +38,17 @@ pub(crate) enum Fatal {
     StandIn(std::io::Error),
     #[error("cannot set up the HTTP client: {0}")]
     Client(String),
+    #[error(
+        "--cap needs to know what a model costs, and `{model}` has no prices: give it some in a \
+         --catalog (prices = {{ input = \"2.50\", output = \"10\" }}, a million tokens)"
+    )]
+    Unpriced { model: String },
+    #[error(
+        "--cap is in {}, and model `{model}` is priced in {currency}: choose another with \
+         --model, or leave the cap out",
+        Currency::USD
+    )]
+    OtherCurrency { model: String, currency: Currency },
     #[error("cannot set up admission: {0}")]
     Admission(String),
 }

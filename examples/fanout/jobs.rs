@@ -2,25 +2,16 @@
 
 use std::time::Duration;
 
-use admit::{FailureKind, ModelSpec, UpstreamFailure};
+use admit::{FailureKind, ModelSpec, RetryPolicy, UpstreamFailure, Usage};
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Answer, Client, Reply};
-use crate::dice::Dice;
 use crate::figures::count;
 use crate::files::{Content, read};
 use crate::ledger::{Ledger, Outcome};
 use crate::plan::Job;
 use crate::store::{Store, Summary};
-
-/// The first pause before another try, when the provider does not say how long.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(20);
-/// The longest a provider may send a job away.
-const LONGEST_ASKED: Duration = Duration::from_secs(600);
 
 /// Everything the jobs of a run work with, but their limits.
 #[derive(Debug)]
@@ -37,9 +28,9 @@ pub(crate) struct Work {
     pub(crate) max_bytes: u64,
     /// Tokens of an answer.
     pub(crate) max_output: u32,
-    /// Calls made for one file.
-    pub(crate) attempts: u32,
-    /// Seed of the pauses' jitter.
+    /// How often a file is tried again, and after which pause.
+    pub(crate) retries: RetryPolicy,
+    /// Seed of the pauses.
     pub(crate) seed: u64,
     /// Cancelled by Ctrl-C: nothing new begins.
     pub(crate) stop: CancellationToken,
@@ -70,86 +61,93 @@ impl Work {
     }
 
     /// Stores the answer.
-    pub(crate) async fn keep(&self, job: &Job, answer: &Answer, attempts: u32) -> Outcome {
+    ///
+    /// # Errors
+    ///
+    /// What the database says.
+    pub(crate) async fn keep(&self, job: &Job, answer: &Answer, calls: u32) -> Result<(), String> {
         let summary = Summary {
             path: &job.path,
             model: &self.models[job.model].id,
             text: &answer.text,
             usage: answer.usage,
-            attempts,
+            attempts: calls,
         };
-        match self.store.keep(&summary).await {
-            Ok(()) => Outcome::Done,
-            Err(reason) => Outcome::Failed(format!("its summary could not be stored: {reason}")),
-        }
-    }
-
-    /// Waits, after the job's `attempt` failed, until it is worth another; the caller holds
-    /// nothing meanwhile. Answers the outcome when there is to be none.
-    pub(crate) async fn pause(
-        &self,
-        job: &Job,
-        attempt: u32,
-        failure: &UpstreamFailure,
-    ) -> Option<Outcome> {
-        if !failure.is_retryable() {
-            return Some(Outcome::Failed(failure.summary()));
-        }
-        if attempt >= self.attempts {
-            let summary = failure.summary();
-            let calls = count(attempt as usize, "call");
-            return Some(Outcome::Failed(format!("given up after {calls}: {summary}")));
-        }
-        let pause = pause_after(attempt, failure.retry_after, &mut Dice::new(self.seed, &job.path));
-        let _pausing = self.ledger.pausing();
-        match self.stop.run_until_cancelled(sleep(pause)).await {
-            Some(()) => None,
-            None => Some(Outcome::Unfinished),
-        }
+        let kept = self.store.keep(&summary).await;
+        kept.map_err(|reason| format!("its summary could not be stored: {reason}"))
     }
 }
 
-/// Whether a call that failed so was turned away before it cost a token, so that its reservation
-/// can go back.
+/// How a file is tried again: up to so many calls, with pauses that are short, for a run of the
+/// stand-in is. Real providers want the crate's own default.
+pub(crate) fn retries(calls: u32) -> RetryPolicy {
+    let pause = Duration::from_millis(500)..=Duration::from_millis(750);
+    RetryPolicy {
+        max_retries: calls.saturating_sub(1),
+        usual: pause.clone(),
+        overload: pause,
+        max_wait: Duration::from_secs(20),
+        ..RetryPolicy::default()
+    }
+}
+
+/// What a call used, as far as it is known.
 ///
-/// A rate limit is not among them: the tokens we believed in were not there, and by keeping the
-/// reservation spent our bucket comes down to the provider's. Nor is a fault, of which nobody knows
-/// what it cost.
-pub(crate) const fn is_uncounted(failure: &UpstreamFailure) -> bool {
-    matches!(failure.kind, FailureKind::Overload | FailureKind::Rejected)
+/// One that was turned away before it cost a token used nothing. A rate limit is not among those:
+/// the tokens we believed in were not there, and by keeping the reservation spent our bucket comes
+/// down to the provider's. Nor is a fault. What was lost on the way may have cost all it could.
+pub(crate) fn used(reply: &Reply, job: &Job) -> Option<Usage> {
+    match &reply.answer {
+        Ok(answer) => answer.usage,
+        Err(failure) => match failure.kind {
+            FailureKind::Overload | FailureKind::Rejected => Some(Usage::default()),
+            _ if reply.is_lost => Some(job.reserved),
+            _ => None,
+        },
+    }
 }
 
-/// How long to stay away after the attempt of that number: as long as the server asks, else twice
-/// as long each time, and up to a half more, so that those refused together do not return together.
-fn pause_after(attempt: u32, asked: Option<Duration>, dice: &mut Dice) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST_PAUSE);
-    match asked {
-        Some(asked) => asked.min(LONGEST_ASKED) + doubled.min(FIRST_PAUSE).mul_f64(dice.fraction()),
-        None => doubled.mul_f64(1.0 + dice.fraction() / 2.0),
+/// The end of a job that failed so at the last of its calls.
+pub(crate) fn given_up(calls: u32, failure: &UpstreamFailure) -> Outcome {
+    let summary = failure.summary();
+    if !failure.is_retryable() {
+        return Outcome::Failed(summary);
     }
+    Outcome::Failed(format!("given up after {}: {summary}", count(calls as usize, "call")))
 }
 
 #[cfg(test)]
 mod tests {
+    use admit::RateLimitInfo;
+
     use super::*;
 
     #[test]
-    fn a_pause_doubles_up_to_a_bound() {
-        for (attempt, least) in [(1, 500), (2, 1_000), (3, 2_000), (7, 20_000), (100, 20_000)] {
-            let least = Duration::from_millis(least);
-            for seed in 0..100 {
-                let pause = pause_after(attempt, None, &mut Dice::new(seed, ()));
-                assert!(least <= pause && pause <= least.mul_f64(1.5), "{attempt}: {pause:?}");
-            }
+    fn only_what_was_turned_away_cost_nothing_and_what_was_lost_all_it_could() {
+        let reserved = Usage::new(100, 50);
+        let job = Job { number: 0, at: "a".into(), path: "a".to_owned(), model: 0, reserved };
+        let used = |answer, is_lost| {
+            let limits = RateLimitInfo::default();
+            used(&Reply { answer, limits, is_lost }, &job)
+        };
+        let answer = |usage| Ok(Answer { text: "A file.".to_owned(), usage });
+        assert_eq!(used(answer(Some(Usage::new(90, 10))), false), Some(Usage::new(90, 10)));
+        assert_eq!(used(answer(None), false), None);
+        for (status, known) in [(529, true), (404, true), (429, false), (500, false)] {
+            let failure = UpstreamFailure::status(status, "m", "");
+            assert_eq!(used(Err(failure), false), known.then(Usage::default), "{status}");
         }
+        let nobody = UpstreamFailure::no_response("m", "");
+        assert_eq!(used(Err(nobody.clone()), false), None);
+        assert_eq!(used(Err(nobody), true), Some(reserved));
     }
 
     #[test]
-    fn what_the_server_asks_for_is_the_least() {
-        let asked = Duration::from_secs(7);
-        for seed in 0..100 {
-            let pause = pause_after(4, Some(asked), &mut Dice::new(seed, ()));
-            assert!(asked <= pause && pause <= asked + FIRST_PAUSE, "{pause:?}");
-        }
+    fn a_job_that_is_given_up_says_after_how_many_calls_unless_one_was_enough() {
+        let busy = UpstreamFailure::status(529, "m", "");
+        let Outcome::Failed(reason) = given_up(6, &busy) else { panic!("it failed") };
+        assert!(reason.starts_with("given up after 6 calls: HTTP 529"), "{reason}");
+        let wrong = UpstreamFailure::status(404, "m", "");
+        assert_eq!(given_up(1, &wrong), Outcome::Failed(wrong.summary()));
     }
 }

@@ -3,10 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use admit::{FailureKind, UpstreamFailure};
+use admit::{FailureKind, UpstreamFailure, Usage};
 use tokio::time::Instant;
-
-use crate::client::Usage;
 
 /// The most failures that are told one by one at the end.
 const TOLD: usize = 5;
@@ -27,6 +25,8 @@ pub(crate) struct Totals {
     pub(crate) failed: usize,
     /// Jobs that Ctrl-C left undone.
     pub(crate) unfinished: usize,
+    /// Jobs the cap left no money for.
+    pub(crate) unpaid: usize,
     /// Jobs with all their limits in hand, now.
     pub(crate) running: usize,
     /// Jobs that failed and wait, holding nothing, to be tried again, now.
@@ -94,6 +94,8 @@ pub(crate) enum Outcome {
     Failed(String),
     /// The run was stopped before it could be done.
     Unfinished,
+    /// The run's cap leaves no money for it.
+    Unpaid,
 }
 
 impl Ledger {
@@ -150,7 +152,7 @@ impl Ledger {
         self.write(|totals| {
             totals.calls += 1;
             let share = &mut totals.models[model];
-            share.tokens += usage.map_or(0, Usage::total);
+            share.tokens += usage.map_or(0, |usage| usage.total());
             share.uncounted += u32::from(usage.is_none());
             share.last_answer = self.opened.elapsed();
         });
@@ -173,6 +175,7 @@ impl Ledger {
         self.write(|totals| match outcome {
             Outcome::Done => totals.done += 1,
             Outcome::Unfinished => totals.unfinished += 1,
+            Outcome::Unpaid => totals.unpaid += 1,
             Outcome::Failed(reason) => {
                 totals.failed += 1;
                 if totals.told.len() < TOLD {

@@ -8,8 +8,8 @@
 //!
 //! One job a file. It asks a chat-completions endpoint for a summary and stores the answer as a row
 //! of a SQLite file, and needs three limits at the same time: the model's tokens (the estimated input
-//! and the longest answer), a place in the HTTP pool, a database permit. Without `--endpoint` a
-//! stand-in provider on a loopback port answers.
+//! and the longest answer), a place in the HTTP pool, a database permit. With `--cap` it sets its
+//! money aside before that. Without `--endpoint` a stand-in provider on a loopback port answers.
 
 mod admitted;
 mod baseline;
@@ -25,6 +25,7 @@ mod meter;
 mod plan;
 mod progress;
 mod provider;
+mod purse;
 mod report;
 mod run;
 mod store;

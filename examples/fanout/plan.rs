@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use admit::{Catalog, ModelSpec};
+use admit::{Catalog, Currency, Decimal, ModelSpec, Prices, Usage};
 
 use crate::cli::Args;
 use crate::error::Fatal;
@@ -38,8 +38,8 @@ pub(crate) struct Job {
     pub(crate) path: String,
     /// Which of the plan's models is asked.
     pub(crate) model: usize,
-    /// Tokens to reserve: the estimated input and the longest answer.
-    pub(crate) reservation: u64,
+    /// What to reserve: the estimated input and the longest answer.
+    pub(crate) reserved: Usage,
 }
 
 /// The models and the jobs of one run.
@@ -56,7 +56,8 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// When one of the jobs wants more than its model has in a whole minute.
+    /// When one of the jobs wants more than its model has in a whole minute, or there is a cap and
+    /// a model that cannot be held to it.
     pub(crate) fn new(args: &Args, files: Vec<TextFile>) -> Result<Self, Fatal> {
         let choice = Choice::of(args)?;
         let share = files.len().div_ceil(choice.len());
@@ -66,7 +67,7 @@ impl Plan {
             .map(|(number, file)| Job {
                 number,
                 model: number / share,
-                reservation: estimate(&file) + u64::from(args.max_output),
+                reserved: Usage::new(estimate(&file), u64::from(args.max_output)),
                 at: file.at,
                 path: file.path,
             })
@@ -78,26 +79,29 @@ impl Plan {
                 .enumerate()
                 .map(|(index, name)| {
                     let of_it = jobs.iter().filter(|job| job.model == index);
-                    spec(args, name, of_it.map(|job| job.reservation))
+                    spec(args, name, of_it.map(|job| job.reserved.total()))
                 })
                 .collect(),
         };
         let plan = Self { models, jobs };
         plan.check()?;
+        if args.cap.is_some() {
+            plan.models.iter().try_for_each(check_prices)?;
+        }
         Ok(plan)
     }
 
     fn check(&self) -> Result<(), Fatal> {
         let never_fits = |job: &&Job| {
             let model = &self.models[job.model];
-            model.max_concurrent.is_none() && job.reservation > model.tokens_per_minute
+            model.max_concurrent.is_none() && job.reserved.total() > model.tokens_per_minute
         };
-        let largest = self.jobs.iter().filter(never_fits).max_by_key(|job| job.reservation);
+        let largest = self.jobs.iter().filter(never_fits).max_by_key(|job| job.reserved.total());
         largest.map_or(Ok(()), |job| {
             let model = &self.models[job.model];
             Err(Fatal::NeverFits {
                 path: job.path.clone(),
-                wanted: job.reservation,
+                wanted: job.reserved.total(),
                 model: model.id.clone(),
                 budget: model.tokens_per_minute,
             })
@@ -134,6 +138,27 @@ impl Choice {
     }
 }
 
+/// A cap is in dollars: it says nothing about a model that costs nobody knows what, or euros.
+fn check_prices(model: &ModelSpec) -> Result<(), Fatal> {
+    let name = || model.id.clone();
+    match &model.prices {
+        None => Err(Fatal::Unpriced { model: name() }),
+        Some(Prices { currency, .. }) if *currency != Currency::USD => {
+            Err(Fatal::OtherCurrency { model: name(), currency: *currency })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What the stand-in asks for its own models, as --help says.
+fn own_prices(name: &str) -> Option<Prices> {
+    match name {
+        "standin-large" => Some(Prices::per_million(Decimal::new(250, 2), Decimal::TEN)),
+        "standin-small" => Some(Prices::per_million(Decimal::new(15, 2), Decimal::new(60, 2))),
+        _ => None,
+    }
+}
+
 /// Estimated tokens of the question about a file.
 fn estimate(file: &TextFile) -> u64 {
     (file.bytes + file.path.len() as u64).div_ceil(BYTES_A_TOKEN) + AROUND
@@ -152,8 +177,11 @@ fn spec(args: &Args, name: String, reservations: impl Iterator<Item = u64>) -> M
     } else {
         (jobs.max(60), (work / 2).max(largest).max(1).div_ceil(1_000) * 1_000)
     };
-    ModelSpec::new(name, args.tokens_per_minute.unwrap_or(tokens))
-        .with_requests_per_minute(args.requests_per_minute.unwrap_or(requests))
+    let prices = if args.endpoint.is_some() { None } else { own_prices(&name) };
+    let mut spec = ModelSpec::new(name, args.tokens_per_minute.unwrap_or(tokens))
+        .with_requests_per_minute(args.requests_per_minute.unwrap_or(requests));
+    spec.prices = prices;
+    spec
 }
 
 #[cfg(test)]
@@ -188,17 +216,17 @@ mod tests {
     #[test]
     fn a_reservation_is_the_estimated_input_and_the_longest_answer() {
         let plan = plan("--max-output 100", files(1, 300)).unwrap();
-        assert_eq!(plan.jobs[0].reservation, 101 + AROUND + 100);
+        assert_eq!(plan.jobs[0].reserved, Usage::new(101 + AROUND, 100));
     }
 
     #[test]
     fn the_stand_in_sells_half_of_the_work_but_always_the_largest_job() {
         let many = plan("--model a", files(100, 3_000)).unwrap();
-        let work: u64 = many.jobs.iter().map(|job| job.reservation).sum();
+        let work: u64 = many.jobs.iter().map(|job| job.reserved.total()).sum();
         assert_eq!(many.models[0].tokens_per_minute, (work / 2).div_ceil(1_000) * 1_000);
         assert_eq!(many.models[0].requests_per_minute, Some(100));
         let one = plan("--model a", files(1, 9_000)).unwrap();
-        assert!(one.models[0].tokens_per_minute >= one.jobs[0].reservation);
+        assert!(one.models[0].tokens_per_minute >= one.jobs[0].reserved.total());
     }
 
     #[test]
@@ -206,6 +234,29 @@ mod tests {
         let error = plan("--tokens-per-minute 500", files(3, 3_000)).unwrap_err().to_string();
         assert!(error.contains("--tokens-per-minute") && error.contains("500"), "{error}");
         assert_eq!(error.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_cap_needs_a_price_in_its_currency_for_every_model() {
+        assert!(plan("--cap 1", files(4, 30)).is_ok(), "the stand-in's own models have prices");
+        for line in ["--cap 1 --model m", "--cap 1 --endpoint http://localhost/v1"] {
+            let error = plan(line, files(4, 30)).unwrap_err().to_string();
+            assert!(error.contains("--cap") && error.contains("has no prices"), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("models.toml");
+        let priced = "max_concurrent = 2\nprices = { input = 1, output = 2, currency = ";
+        let model = |id, code| format!("[[model]]\nid = \"{id}\"\n{priced}\"{code}\" }}\n\n");
+        std::fs::write(&path, model("a", "USD") + &model("b", "EUR")).unwrap();
+        let with = |more: &str| {
+            let line = format!("--cap 1 --catalog {} {more}", path.display());
+            plan(&line, files(4, 30))
+        };
+        assert_eq!(with("--model a").unwrap().models[0].id, "a");
+        let error = with("").unwrap_err().to_string();
+        assert!(error.contains("`b`") && error.contains("EUR"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
     }
 
     #[test]

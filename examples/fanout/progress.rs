@@ -115,7 +115,7 @@ async fn live(bars: MultiProgress, jobs: usize, work: Arc<Work>, way: Arc<impl W
         ticks.tick().await;
         let totals = work.ledger.totals();
         let state = state(&totals, work.stop.is_cancelled());
-        files.set_position((totals.done + totals.failed) as u64);
+        files.set_position((totals.done + totals.failed + totals.unpaid) as u64);
         files.set_message(format!("{}/{jobs}, {}, {state}", totals.done, seconds(start.elapsed())));
         for (bar, gauge) in accounts.iter().zip(way.gauges()) {
             bar.set_length(gauge.capacity);
@@ -136,6 +136,9 @@ fn state(totals: &Totals, stopping: bool) -> String {
     }
     if totals.failed > 0 {
         let _ = write!(text, ", {} failed", totals.failed);
+    }
+    if totals.unpaid > 0 {
+        let _ = write!(text, ", {} left out by the cap", totals.unpaid);
     }
     let trouble = totals.rate_limited + totals.overloaded + totals.other_failures;
     if trouble > 0 {

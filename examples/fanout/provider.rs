@@ -2,15 +2,16 @@
 //!
 //! It takes its time over an answer, counts tokens with a tokenizer of its own, takes the prompt
 //! and the longest answer off its meter when a call comes in and gives back what was not used,
-//! answers 429 with the usual headers when the meter is short, and can be told to fail.
+//! answers 429 with the usual headers when the meter is short or a model has its hands full, and can
+//! be told to fail.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use admit::ModelSpec;
+use admit::{ModelSpec, Usage};
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -49,16 +50,23 @@ pub(crate) struct StandIn {
 }
 
 /// What the stand-in has seen so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Calls that were answered.
     pub(crate) answered: u64,
-    /// Calls that were refused for lack of budget.
+    /// Calls that were refused: the budget was short, or too many others in flight.
     pub(crate) refused: u64,
     /// Calls that failed because it was told to.
     pub(crate) failed: u64,
+    /// What it sold of each model.
+    pub(crate) sold: BTreeMap<String, Usage>,
+}
+
+impl Seen {
     /// Tokens it counted, in and out.
-    pub(crate) tokens: u64,
+    pub(crate) fn tokens(&self) -> u64 {
+        self.sold.values().map(|usage| usage.total()).sum()
+    }
 }
 
 #[derive(Debug)]
@@ -69,10 +77,35 @@ struct Desk {
 
 #[derive(Debug)]
 struct Books {
-    meters: HashMap<String, Meter>,
+    models: HashMap<String, Model>,
     seen: Seen,
     /// How often each question was put: a failure must not repeat itself for ever.
     asked: HashMap<u64, u32>,
+}
+
+/// One model, and what it allows.
+#[derive(Debug)]
+struct Model {
+    meter: Meter,
+    /// Calls it answers at once, where that is its limit.
+    at_once: Option<u32>,
+    in_flight: u32,
+}
+
+/// A call in flight. Its end is seen to even when the caller hangs up.
+struct InFlight {
+    desk: Arc<Desk>,
+    model: String,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.desk.books(|books| {
+            if let Some(model) = books.models.get_mut(&self.model) {
+                model.in_flight -= 1;
+            }
+        });
+    }
 }
 
 impl StandIn {
@@ -83,16 +116,17 @@ impl StandIn {
     /// When no port can be had.
     pub(crate) async fn start(models: &[ModelSpec], character: Character) -> io::Result<Self> {
         let now = Instant::now();
-        let meters = models.iter().map(|model| {
+        let models = models.iter().map(|model| {
             let (requests, tokens) = match model.max_concurrent {
                 None => (u64::from(model.limits().requests), model.limits().tokens),
-                // Limited by its caller, not by the minute.
+                // Limited by how many calls there are at once, not by the minute.
                 Some(_) => (u64::from(u32::MAX), UNLIMITED),
             };
-            (model.id.clone(), Meter::new(requests, tokens, now))
+            let meter = Meter::new(requests, tokens, now);
+            (model.id.clone(), Model { meter, at_once: model.max_concurrent, in_flight: 0 })
         });
         let books =
-            Books { meters: meters.collect(), seen: Seen::default(), asked: HashMap::new() };
+            Books { models: models.collect(), seen: Seen::default(), asked: HashMap::new() };
         let desk = Arc::new(Desk { character, state: Mutex::new(books) });
         let routes = Router::new()
             .route("/v1/models", get(models_list))
@@ -106,7 +140,7 @@ impl StandIn {
 
     /// What it has seen so far.
     pub(crate) fn seen(&self) -> Seen {
-        self.desk.books(|books| books.seen)
+        self.desk.books(|books| books.seen.clone())
     }
 }
 
@@ -117,7 +151,7 @@ impl Desk {
 }
 
 async fn models_list(State(desk): State<Arc<Desk>>) -> Json<Value> {
-    let names = desk.books(|books| books.meters.keys().cloned().collect::<Vec<_>>());
+    let names = desk.books(|books| books.models.keys().cloned().collect::<Vec<_>>());
     let models: Vec<_> =
         names.iter().map(|name| json!({ "id": name, "object": "model" })).collect();
     Json(json!({ "object": "list", "data": models }))
@@ -136,6 +170,8 @@ async fn completions(State(desk): State<Arc<Desk>>, Json(call): Json<Value>) -> 
         Ok(taken) => taken,
         Err(answer) => return *answer,
     };
+    // Over before the answer goes out, or who has it could be too early with the next call.
+    let in_flight = InFlight { desk: Arc::clone(&desk), model: model.clone() };
     if let Some(failure) = failure(&mut dice, desk.character.chaos) {
         // It failed before it did anything, so nothing is counted.
         desk.books(|books| {
@@ -151,12 +187,14 @@ async fn completions(State(desk): State<Arc<Desk>>, Json(call): Json<Value>) -> 
     let writing = if thinking.is_zero() { 0 } else { completion * MS_A_TOKEN };
     sleep(thinking + Duration::from_millis(writing)).await;
 
-    let used = prompt + completion;
+    let used = Usage::new(prompt, completion);
     desk.books(|books| {
-        books.settle(&model, taken, used);
+        books.settle(&model, taken, used.total());
         books.seen.answered += 1;
-        books.seen.tokens += used;
+        let sold = books.seen.sold.entry(model.clone()).or_default();
+        *sold = sold.plus(used);
     });
+    drop(in_flight);
     let body = json!({
         "object": "chat.completion",
         "model": model,
@@ -168,7 +206,7 @@ async fn completions(State(desk): State<Arc<Desk>>, Json(call): Json<Value>) -> 
         "usage": {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
-            "total_tokens": used,
+            "total_tokens": used.total(),
         },
     });
     (headers(standing), Json(body)).into_response()
@@ -184,16 +222,21 @@ impl Books {
     ) -> Result<(Dice, u64, Standing), Box<Response>> {
         let now = Instant::now();
         let model = call["model"].as_str().unwrap_or_default();
-        let Some(meter) = self.meters.get_mut(model) else {
+        let Some(Model { meter, at_once, in_flight }) = self.models.get_mut(model) else {
             let message = format!("the model `{model}` does not exist");
             return Err(Box::new(error(StatusCode::NOT_FOUND, "model_not_found", &message)));
         };
+        if let Some(most) = at_once.filter(|most| *in_flight >= *most) {
+            self.seen.refused += 1;
+            return Err(Box::new(too_many(model, most)));
+        }
         let taken = meter.take(wanted, now);
         let standing = meter.standing(now);
         if let Err(refusal) = taken {
             self.seen.refused += 1;
             return Err(Box::new(refused(model, wanted, refusal, standing)));
         }
+        *in_flight += 1;
         let question = question(call);
         let times = self.asked.entry(fingerprint((model, &question))).or_default();
         *times += 1;
@@ -201,8 +244,8 @@ impl Books {
     }
 
     fn settle(&mut self, model: &str, taken: u64, used: u64) {
-        if let Some(meter) = self.meters.get_mut(model) {
-            meter.settle(taken, used, Instant::now());
+        if let Some(model) = self.models.get_mut(model) {
+            model.meter.settle(taken, used, Instant::now());
         }
     }
 }
@@ -278,6 +321,13 @@ fn failure(dice: &mut Dice, chaos: u8) -> Option<Response> {
     let mut answer = error(overloaded, "overloaded_error", "overloaded, come back later");
     put(answer.headers_mut(), "retry-after", "1");
     Some(answer)
+}
+
+/// It cannot say when one of them will be over.
+fn too_many(model: &str, most: u32) -> Response {
+    let message =
+        format!("rate limit reached for {model} on concurrent requests: limit {most}, used {most}");
+    error(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", &message)
 }
 
 fn refused(model: &str, wanted: u64, refusal: Refusal, standing: Standing) -> Response {
@@ -388,7 +438,8 @@ mod tests {
         assert_eq!(number(&headers, "x-ratelimit-remaining-tokens"), 1_000 - 104);
         assert_eq!(number(&headers, "x-ratelimit-remaining-requests"), 9);
         let seen = stand_in.seen();
-        assert_eq!((seen.answered, seen.tokens), (1, 4 + completion));
+        assert_eq!((seen.answered, seen.tokens()), (1, 4 + completion));
+        assert_eq!(seen.sold["m"], Usage::new(4, completion));
     }
 
     #[tokio::test]
@@ -403,6 +454,40 @@ mod tests {
         assert_eq!(number(&headers, "x-ratelimit-remaining-requests"), 0);
         assert!(body["error"]["message"].as_str().unwrap().contains("requests per min"));
         assert_eq!(stand_in.seen().refused, 1);
+    }
+
+    #[tokio::test]
+    async fn a_model_that_answers_so_many_at_once_refuses_one_more() {
+        let model = ModelSpec::concurrent("m", 2);
+        let slow = Character { latency: Duration::from_millis(200), ..character(0) };
+        let stand_in = StandIn::start(&[model], slow).await.unwrap();
+        let three = ["one", "two", "three"].map(|text| ask(&stand_in, text, 10));
+        let mut answers: Vec<_> = futures::future::join_all(three).await;
+        answers.sort_by_key(|answer| answer.0);
+        assert_eq!(answers.iter().map(|answer| answer.0).collect::<Vec<_>>(), [200, 200, 429]);
+        let message = answers[2].2["error"]["message"].as_str().unwrap();
+        assert!(message.contains("concurrent requests: limit 2"), "{message}");
+        assert_eq!((stand_in.seen().answered, stand_in.seen().refused), (2, 1));
+        // One after the other, each the moment the one before was answered.
+        for _ in 0..3 {
+            assert_eq!(ask(&stand_in, "again", 10).await.0, 200);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_hangs_up_makes_room_for_the_next() {
+        let model = ModelSpec::concurrent("m", 1);
+        let slow = Character { latency: Duration::from_millis(100), ..character(0) };
+        let stand_in = StandIn::start(&[model], slow).await.unwrap();
+        let hung_up = tokio::time::timeout(Duration::from_millis(40), ask(&stand_in, "one", 10));
+        assert!(hung_up.await.is_err());
+        let answered = async {
+            while ask(&stand_in, "two", 10).await.0 == 429 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), answered).await.unwrap();
+        assert_eq!(stand_in.seen().answered, 1);
     }
 
     #[tokio::test]

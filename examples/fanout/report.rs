@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use admit::ModelSpec;
+use admit::{Cost, ModelSpec, Money};
 
 use crate::figures::{count, grouped, seconds};
 use crate::files::Skipped;
@@ -22,6 +22,10 @@ pub(crate) struct Report {
     pub(crate) totals: Totals,
     /// From the first job's start to the last one's end.
     pub(crate) wall: Duration,
+    /// What it cost; `None` where nobody kept books.
+    pub(crate) spent: Option<Cost>,
+    /// What it was to cost at most.
+    pub(crate) cap: Option<Money>,
     /// The models and their budgets.
     pub(crate) models: Vec<ModelSpec>,
     /// Files that were passed over.
@@ -41,9 +45,10 @@ pub(crate) struct Report {
 impl Report {
     /// The exit status of the program.
     pub(crate) const fn status(&self) -> u8 {
+        let Totals { failed, unfinished, unpaid, .. } = self.totals;
         if self.interrupted {
             130
-        } else if self.totals.failed > 0 || self.totals.unfinished > 0 || self.rows.is_err() {
+        } else if failed > 0 || unfinished > 0 || unpaid > 0 || self.rows.is_err() {
             1
         } else {
             0
@@ -52,8 +57,11 @@ impl Report {
 
     fn jobs(&self) -> String {
         let mut text = format!("{} done", grouped(self.totals.done as u64));
-        for (number, word) in [(self.totals.failed, "failed"), (self.totals.unfinished, "not done")]
-        {
+        for (number, word) in [
+            (self.totals.failed, "failed"),
+            (self.totals.unpaid, "left out because of --cap"),
+            (self.totals.unfinished, "not done"),
+        ] {
             if number > 0 {
                 text.push_str(&format!(", {} {word}", grouped(number as u64)));
             }
@@ -88,6 +96,24 @@ impl Report {
         text
     }
 
+    /// What the run cost, if that can be told: a model without prices costs nobody knows what.
+    fn spent(&self) -> Option<String> {
+        let (priced, unpriced): (Vec<_>, Vec<_>) =
+            self.models.iter().partition(|model| model.prices.is_some());
+        if priced.is_empty() {
+            return None;
+        }
+        let mut text = self.spent.as_ref()?.to_string();
+        if let Some(cap) = self.cap {
+            text.push_str(&format!(" of {cap}"));
+        }
+        if !unpriced.is_empty() {
+            let names: Vec<_> = unpriced.iter().map(|model| &*model.id).collect();
+            text.push_str(&format!(", and what {} cost, without prices", names.join(" and ")));
+        }
+        Some(text)
+    }
+
     /// What a model's budget was worth: it is full at the start, and fills as time goes by.
     fn budget(&self, model: &ModelSpec) -> u64 {
         let minutes = 1.0 + self.wall.as_secs_f64() / 60.0;
@@ -105,6 +131,10 @@ impl fmt::Display for Report {
         }
         row("wall time", &seconds(self.wall))?;
         row("calls", &self.calls())?;
+
+        if let Some(spent) = self.spent() {
+            row("spent", &spent)?;
+        }
 
         let names = self.models.iter().map(|model| &model.id);
         let names = names.chain(self.totals.waits.iter().map(|(name, _)| name));
@@ -149,13 +179,13 @@ impl fmt::Display for Report {
         let idle =
             format!("{} of HTTP places, while waiting for the rest", seconds(self.totals.idle));
         row("held idle", &idle)?;
-        if let Some(seen) = self.seen {
+        if let Some(seen) = &self.seen {
             let text = format!(
                 "answered {}, refused {}, failed {}, counted {} tokens",
                 grouped(seen.answered),
                 grouped(seen.refused),
                 grouped(seen.failed),
-                grouped(seen.tokens)
+                grouped(seen.tokens())
             );
             row("stand-in", &text)?;
         }
@@ -181,12 +211,23 @@ fn rows_of(rows: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use admit::{Currency, Decimal, Prices};
+
     use super::*;
     use crate::ledger::{Share, Waits};
+
+    fn usd(amount: &str) -> Money {
+        Money::usd(amount.parse().unwrap())
+    }
+
+    fn eur(amount: &str) -> Money {
+        Money::new(amount.parse().unwrap(), Currency::EUR)
+    }
 
     fn report() -> Report {
         let mut waits = Waits::default();
         waits.add(Duration::from_secs(2));
+        let prices = Prices::per_million(Decimal::ONE, Decimal::ONE);
         Report {
             way: "all at once",
             waits_are: "(they overlap)",
@@ -203,7 +244,9 @@ mod tests {
                 ..Totals::default()
             },
             wall: Duration::from_secs(30),
-            models: vec![ModelSpec::new("m", 2_000)],
+            spent: Some(Cost::from_iter([usd("0.1234564"), eur("2")])),
+            cap: None,
+            models: vec![ModelSpec::new("m", 2_000).with_prices(prices)],
             skipped: Skipped { not_text: 1, ..Skipped::default() },
             cut: 0,
             seen: None,
@@ -220,6 +263,7 @@ mod tests {
             "3 done",
             "1 not UTF-8 text",
             "30.0 s",
+            "spent        0.123457 USD + 2.000000 EUR\n",
             "4, 1 answered 429",
             "1,500 used of 3,000 (50 %), done after 29.0 s, 2 answers without usage",
             "(they overlap)",
@@ -232,11 +276,35 @@ mod tests {
     }
 
     #[test]
+    fn what_was_spent_is_told_where_it_is_known() {
+        let line = |report: &Report| {
+            let text = report.to_string();
+            text.lines().find(|line| line.starts_with("spent")).map(str::to_owned)
+        };
+        let mut report = report();
+        report.spent = Some(Cost::new());
+        assert_eq!(line(&report).unwrap(), "spent        nothing");
+        report.spent = Some(usd("0.2").into());
+        report.cap = Some(usd("0.25"));
+        assert_eq!(line(&report).unwrap(), "spent        0.200000 USD of 0.250000 USD");
+        report.cap = None;
+        report.models.push(ModelSpec::new("n", 1));
+        let unpriced = "spent        0.200000 USD, and what n cost, without prices";
+        assert_eq!(line(&report).unwrap(), unpriced);
+        report.models.remove(0);
+        assert_eq!(line(&report), None, "no model has prices");
+    }
+
+    #[test]
     fn the_status_tells_what_went_wrong() {
         assert_eq!(report().status(), 0);
         let mut failed = report();
         failed.totals.failed = 1;
         assert_eq!(failed.status(), 1);
+        let mut capped = report();
+        capped.totals.unpaid = 2;
+        assert_eq!(capped.status(), 1);
+        assert!(capped.to_string().contains("3 done, 2 left out because of --cap\n"));
         failed.interrupted = true;
         assert_eq!(failed.status(), 130);
     }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use admit::Usage;
 use sqlx::sqlite::{
     Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
 use sqlx::{Executor, Row as _};
 
-use crate::client::Usage;
 use crate::error::{Fatal, root_cause};
 
 /// How long a writer waits for another one: SQLite has one at a time.
@@ -115,8 +115,8 @@ impl Store {
             .bind(summary.path)
             .bind(summary.model)
             .bind(summary.text)
-            .bind(summary.usage.map(|usage| tokens(usage.prompt)))
-            .bind(summary.usage.map(|usage| tokens(usage.completion)))
+            .bind(summary.usage.map(|usage| tokens(usage.total() - usage.output)))
+            .bind(summary.usage.map(|usage| tokens(usage.output)))
             .bind(summary.attempts)
             .execute(on)
             .await
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     fn summary<'a>(path: &'a str, text: &'a str) -> Summary<'a> {
-        let usage = Some(Usage { prompt: 10, completion: 5 });
+        let usage = Some(Usage::new(8, 5).with_cache(2, 0));
         Summary { path, model: "m", text, usage, attempts: 2 }
     }
 
@@ -178,14 +178,16 @@ mod tests {
 
         let other = Store::open(&path, Path::new("/b"), 1).await.unwrap();
         assert_eq!(other.rows().await, Ok(0), "another folder's rows are its own");
-        let row =
-            sqlx::query("SELECT summary, attempts, finished_at FROM summaries WHERE path = 'x'")
-                .fetch_one(&other.pool)
-                .await
-                .unwrap();
+        let row = sqlx::query(
+            "SELECT summary, attempts, finished_at, prompt_tokens FROM summaries WHERE path = 'x'",
+        )
+        .fetch_one(&other.pool)
+        .await
+        .unwrap();
         assert_eq!(row.get::<String, _>(0), "new");
         assert_eq!(row.get::<u32, _>(1), 2);
         assert!(row.get::<String, _>(2).starts_with("20"));
+        assert_eq!(row.get::<u32, _>(3), 10, "what came from the cache was asked as well");
     }
 
     #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use admit::Cost;
+
 use crate::jobs::Work;
 use crate::ledger::Outcome;
 use crate::plan::Job;
@@ -18,6 +20,9 @@ pub(crate) trait Way: Send + Sync + 'static {
 
     /// Reads every account, always in the same order.
     fn gauges(&self) -> Vec<Gauge>;
+
+    /// What the jobs have cost; `None` where nobody keeps books.
+    fn spent(&self) -> Option<Cost>;
 
     /// Lets nothing new begin.
     fn stop(&self);
