@@ -39,8 +39,8 @@ pub(crate) enum Fatal {
     #[error("cannot set up the HTTP client: {0}")]
     Client(String),
     #[error(
-        "--cap needs to know what a model costs, and `{model}` has no prices: give it some in a \
-         --catalog (prices = {{ input = \"2.50\", output = \"10\" }}, a million tokens)"
+        "--cap needs to know what a model costs, and `{model}` has no prices: name it in a \
+         --catalog, with prices = {{ input = \"2.50\", output = \"10\" }}, say"
     )]
     Unpriced { model: String },
     #[error(
