@@ -3,6 +3,7 @@
 use std::future::{Future, pending};
 use std::time::Duration;
 
+use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -137,7 +138,9 @@ async fn until(end: Option<Instant>) {
         if now >= end {
             return;
         }
-        sleep_until(end.min(now + DAY)).await;
+        // A job that is always ready spends the task's whole budget at each poll, and a timer that
+        // needs some of it would never ring beside such a job.
+        unconstrained(sleep_until(end.min(now + DAY))).await;
     }
 }
 
