@@ -94,7 +94,9 @@ impl DbProviders {
     ///
     /// [`Taken`](DbProvidersError::Taken) when the name belongs to another provider.
     pub fn register<P: DbProvider>(&self, provider: &Arc<P>) -> Result<(), DbProvidersError> {
-        match self.kept.lock().entry(Arc::clone(provider.name())) {
+        // A provider's methods are its author's, and not for us to call under the lock.
+        let name = Arc::clone(provider.name());
+        match self.kept.lock().entry(name) {
             btree_map::Entry::Vacant(place) => {
                 let kept =
                     Kept { provider: Box::new(Arc::clone(provider)), kind: type_name::<P>() };
@@ -151,10 +153,11 @@ impl DbProviders {
     /// Forgets a provider, for a host that stops; jobs that hold handles of it go on. Answers whether
     /// it was registered.
     pub fn unregister<P: DbProvider>(&self, provider: &Arc<P>) -> bool {
+        // A provider's methods are its author's, its drop too, and not for us to run under the lock.
+        let name = provider.name();
         let mut kept = self.kept.lock();
-        let is_it = kept.get(provider.name()).is_some_and(|found| found.is(provider));
-        let forgotten = if is_it { kept.remove(provider.name()) } else { None };
-        // A provider's drop is its author's, and not for us to run under the lock.
+        let is_it = kept.get(name).is_some_and(|found| found.is(provider));
+        let forgotten = if is_it { kept.remove(name) } else { None };
         drop(kept);
         forgotten.is_some()
     }
