@@ -51,7 +51,12 @@ impl Resources {
     }
 
     /// The job's session of a database: an owned guard, so that several databases' can be held at
-    /// once. It must be gone when the job ends: what waits for it then is cut off.
+    /// once.
+    ///
+    /// It must be gone when the job ends. A task of the job's that holds one is told through
+    /// [`cancelled`](Self::cancelled) before anything waits for it. A commit then waits as long as
+    /// the run has time; what ends the session is cut off after the provider's
+    /// [`acquire_timeout`](DbProvider::acquire_timeout).
     ///
     /// # Errors
     ///
@@ -91,14 +96,19 @@ impl Resources {
     }
 
     /// Returns the permits of one account now, such as the HTTP place before a long local step.
-    /// Answers as [`Grant::release_one`].
+    ///
+    /// Answers as [`Grant::release_one`], and `false` for the account of a database: its permit
+    /// stands for a connection that is out until the job has ended.
     pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
-        self.inner.grant.release_one(account)
+        let Inner { plan, grant, .. } = &*self.inner;
+        let id = account.as_account().link().id();
+        let is_database = plan.providers.iter().any(|known| known.account().link().id() == id);
+        !is_database && grant.release_one(account)
     }
 
     /// Waits until the job should end, because its time is over: what it does within the grace is
-    /// its own, after that it is dropped. It is said to tasks of the job's, too, when the job has
-    /// ended.
+    /// its own, after that it is dropped. It is said to tasks of the job's, too, when the job's own
+    /// future has ended, before its transactions are committed.
     #[must_use = "it does nothing unless awaited"]
     pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
         self.inner.cancelled.cancelled()
