@@ -54,10 +54,7 @@ pub enum ProviderError {
         source: BoxError,
     },
     /// It took longer than the provider's [`acquire_timeout`](super::DbProvider::acquire_timeout).
-    #[error(
-        "database `{provider}`: {verb} took longer than {limit:?}; the pool needs room for every \
-         permit of `db:{provider}` and for everybody else who uses it"
-    )]
+    #[error("database `{provider}`: {verb} took longer than {limit:?}; {}", hint(provider, *verb))]
     TimedOut {
         /// The database's name.
         provider: Arc<str>,
@@ -105,6 +102,17 @@ pub enum ProviderError {
         /// The names of those it holds.
         held: Vec<Arc<str>>,
     },
+}
+
+/// What to do about a verb that took too long.
+fn hint(provider: &str, verb: DbVerb) -> String {
+    match verb {
+        DbVerb::Acquire => format!(
+            "the pool needs room for every permit of `db:{provider}` and for everybody else who \
+             uses it"
+        ),
+        _ => "either the database does not answer, or a guard of the session is out still".into(),
+    }
 }
 
 impl ProviderError {

@@ -61,8 +61,9 @@ pub trait DbProvider: Send + Sync + 'static {
     /// The bound: a gate named `db:<name>`.
     fn account(&self) -> &Arc<DatabaseGate>;
 
-    /// How long a job waits for [`acquire`](Self::acquire), and for each step that ends a handle.
-    /// Default 30 s.
+    /// How long a job waits for [`acquire`](Self::acquire), for [`begin`](Self::begin), and for each
+    /// step that ends a handle: shorter than a rollback takes, and sessions are given up instead of
+    /// returned. A commit is bounded by the run's own time alone. Default 30 s.
     fn acquire_timeout(&self) -> Duration {
         Duration::from_secs(30)
     }

@@ -18,8 +18,8 @@ pub struct JobRecord {
     /// How long it waited for its grants, over all attempts, the last one included that was not
     /// granted.
     pub admission_wait: Duration,
-    /// How long each account kept it before its grants, over all attempts, in the order they first did. The accounts
-    /// overlap in time, so the values do not add up to `admission_wait`.
+    /// How long each account kept it before its grants, over all attempts, in the order they first
+    /// did. The accounts overlap in time, so the values do not add up to `admission_wait`.
     pub wait_times: Vec<WaitTime>,
     /// What its models' calls cost, over all attempts.
     pub cost: Cost,

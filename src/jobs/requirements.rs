@@ -74,7 +74,8 @@ impl Requirements {
     ///
     /// A job that calls a model several times names it as often, or reserves the sum: tokens are
     /// counted together, and a request for each time it is named. The model's place in the HTTP pool
-    /// comes with it.
+    /// comes with it. A model is its id: another spec of the same id adds to the first, at the first's
+    /// prices.
     pub fn call(mut self, model: &ModelSpec, reserved: Usage) -> Self {
         match self.calls.iter_mut().find(|call| call.model.id == model.id) {
             Some(call) => {

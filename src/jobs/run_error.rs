@@ -3,11 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::job_error::JobError;
 use super::spend::SpendRefusal;
 use crate::db::{DbVerb, ProviderError};
 use crate::error::{AdmitError, Names};
 use crate::models::RegistryError;
 use crate::sync::Arc;
+use crate::upstream::UpstreamFailure;
 
 /// Where a run was when it was cancelled or its time ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +17,7 @@ use crate::sync::Arc;
 pub enum RunStage {
     /// It waited for its limits.
     Admission,
-    /// It had its limits and took its databases' handles. The grant was rolled back.
+    /// It had its limits, and took its databases' handles if it has any. The grant was rolled back.
     Databases,
     /// The job's own future ran.
     Work,
@@ -29,7 +31,7 @@ impl fmt::Display for RunStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Admission => "while it waited for its limits",
-            Self::Databases => "while it took its databases' handles",
+            Self::Databases => "before its work began",
             Self::Work => "while the job ran",
             Self::Commit => "while it committed",
             Self::Retry => "while it waited for its next attempt",
@@ -56,11 +58,12 @@ pub enum RunError<E> {
     Commit {
         /// What happened, at which database.
         source: ProviderError,
-        /// The databases whose transactions had been committed before, in order. What failed and
-        /// all after it were rolled back.
+        /// The databases whose transactions had been committed before, in order. All others were
+        /// rolled back; the one that failed may be durable all the same, where its connection broke
+        /// or its completion failed.
         durable: Vec<Arc<str>>,
     },
-    /// The job failed, and another attempt would not help.
+    /// The job failed, and another attempt would not help, or there was to be none.
     Job(E),
     /// The upstream failed at every attempt.
     Exhausted {
@@ -113,15 +116,6 @@ impl<E> RunError<E> {
         }
     }
 
-    /// Whether the same job may succeed later without anybody's changing anything.
-    pub const fn is_retryable(&self) -> bool {
-        match self {
-            Self::Admit(error) => error.is_retryable(),
-            Self::Provider(_) | Self::Exhausted { .. } | Self::TimedOut { .. } => true,
-            _ => false,
-        }
-    }
-
     /// The error in a word, for a span.
     pub(super) const fn word(&self) -> &'static str {
         match self {
@@ -141,6 +135,25 @@ impl<E> RunError<E> {
     /// Whether a spend gate refused it: a workflow sees that and stops submitting.
     pub const fn is_spend_refusal(&self) -> bool {
         matches!(self, Self::Spend(_))
+    }
+}
+
+impl<E: JobError> RunError<E> {
+    /// Whether the same job may succeed later without anybody's changing anything.
+    ///
+    /// Never once a commit has begun, which may be durable: another run could do the work twice.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Spend(refusal) => refusal.is_retryable(),
+            Self::Admit(error) => error.is_retryable(),
+            Self::Job(error) => error.upstream().is_some_and(UpstreamFailure::is_retryable),
+            Self::TimedOut { cause: Some(TimeoutCause::Committing { .. }), .. } => false,
+            Self::Provider(_) | Self::Exhausted { .. } | Self::TimedOut { .. } => true,
+            Self::Requirements(_)
+            | Self::Commit { .. }
+            | Self::Cancelled { .. }
+            | Self::NoRuntime => false,
+        }
     }
 }
 
