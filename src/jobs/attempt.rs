@@ -1,8 +1,7 @@
 //! One attempt, in order.
 
 use std::any::Any;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::future::Future;
 use std::pin::pin;
 
 use tokio::runtime::Handle;
@@ -11,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::bill::Bill;
+use super::caught::caught;
 use super::job_error::JobError;
 use super::meter::Unrecorded;
 use super::plan::Plan;
@@ -98,7 +98,7 @@ impl Attempts<'_> {
         tenure.start();
         let cancelled = CancellationToken::new();
         // However this ends, the job's own tasks are told.
-        let _told = cancelled.clone().drop_guard();
+        let told = cancelled.clone().drop_guard();
         let resources = Resources::new(
             Arc::clone(&self.plan),
             Arc::clone(tenure.meter()),
@@ -108,6 +108,8 @@ impl Attempts<'_> {
             record.attempts,
         );
         let worked = self.work(resources, &cancelled, job).await;
+        // Before the commit and the clean-up, which wait for the guards these tasks hold.
+        drop(told);
         self.finish(tenure, worked, record).await
     }
 
@@ -159,12 +161,7 @@ impl Attempts<'_> {
         Fut: Future<Output = Result<T, E>>,
     {
         let bound = resources.bound();
-        let mut job = pin!(in_scope(bound, async { job(resources).await }));
-        let mut job =
-            poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
-                Ok(polled) => polled.map(Ok),
-                Err(payload) => std::task::Poll::Ready(Err(payload)),
-            });
+        let mut job = pin!(caught(in_scope(bound, async { job(resources).await })));
         let limit = tokio::select! {
             biased;
             ended = &mut job => return match ended {

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod bill;
+mod caught;
 mod job_error;
 mod ledger;
 mod meter;

@@ -1,5 +1,7 @@
 //! What an attempt holds from its grant to its end, and how all of it comes back.
 
+use std::any::Any;
+use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,6 +10,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::bill::Bill;
+use super::caught::caught;
 use super::meter::{Meter, Unrecorded};
 use super::plan::Plan;
 use super::run_error::overdue;
@@ -185,12 +188,8 @@ impl Held {
     pub(super) async fn roll_back(&mut self) {
         for open in self.open.iter_mut().rev() {
             if open.in_transaction {
-                let rolled_back = open.bounded(DbVerb::Rollback).await;
+                open.end(DbVerb::Rollback).await;
                 open.in_transaction = false;
-                if let Err(error) = rolled_back {
-                    tracing::warn!(%error, "a rollback failed; its session is given up");
-                    open.abort();
-                }
             }
         }
     }
@@ -207,11 +206,10 @@ impl Held {
     async fn close(&mut self) {
         self.roll_back().await;
         while let Some(open) = self.open.last() {
-            if let Err(error) = open.bounded(DbVerb::Close).await {
-                tracing::warn!(%error, "a session could not be closed in order; it is given up");
-                open.abort();
+            open.end(DbVerb::Close).await;
+            if let Some(closed) = self.open.pop() {
+                closed.drop_contained();
             }
-            self.open.pop();
         }
     }
 
@@ -226,7 +224,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.abort();
         // The sessions go before the permits that stand for them.
-        drop(mem::take(&mut self.open));
+        while let Some(aborted) = self.open.pop() {
+            aborted.drop_contained();
+        }
         if self.has_started {
             self.grant.release();
         } else {
@@ -252,14 +252,47 @@ impl OpenHandle {
         bounded(&*self.provider, verb, self.verb(verb)).await
     }
 
-    /// A panic in it is contained: it runs where others' permits are at stake.
+    /// A verb that ends something. Where it fails or panics the session is given up, and the rest
+    /// goes on: others' sessions and permits are at stake, and what led here must not be hidden.
+    async fn end(&self, verb: DbVerb) {
+        match caught(self.bounded(verb)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::warn!(%error, "{verb} failed; the session is given up"),
+            Err(payload) => self.log_panic(format_args!("{verb}"), payload),
+        }
+        self.abort();
+    }
+
     fn abort(&self) {
         let aborted = catch_unwind(AssertUnwindSafe(|| self.provider.abort(&self.handle)));
         if let Err(payload) = aborted {
-            let (provider, message) = (self.provider.name(), panic_message(&*payload));
-            tracing::error!(%provider, %message, "a provider's abort panicked");
+            self.log_panic(format_args!("abort"), payload);
         }
     }
+
+    /// Drops the handle, and the session in it where the job has left no clone of its resources.
+    fn drop_contained(self) {
+        let Self { provider, handle, .. } = self;
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(handle))) {
+            log_panic(&*provider, format_args!("handle's drop"), payload);
+        }
+    }
+
+    fn log_panic(&self, what: fmt::Arguments<'_>, payload: Box<dyn Any + Send>) {
+        log_panic(&*self.provider, what, payload);
+    }
+}
+
+/// Says that a provider panicked where a panic must not go on. What panics in turn, such as the
+/// payload's own drop, is contained as well: we may be unwinding already.
+fn log_panic(provider: &dyn AnyProvider, what: fmt::Arguments<'_>, payload: Box<dyn Any + Send>) {
+    let logged = catch_unwind(AssertUnwindSafe(|| {
+        let (provider, message) = (provider.name(), panic_message(&*payload));
+        tracing::error!(%provider, %message, "a provider's {what} panicked");
+        drop(payload);
+    }));
+    // One whose drop panics for ever is leaked.
+    mem::forget(logged);
 }
 
 /// A verb, for as long as its provider allows.
