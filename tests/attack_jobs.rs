@@ -337,6 +337,34 @@ async fn what_is_worth_another_run_is_said_of_failures_and_refusals_alike() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_with_the_runs_time_keeps_the_last_failure() {
+    let world = World::new();
+    let failure = UpstreamFailure::status(500, "elsewhere", "").with_retry_after(secs(10));
+    let job = world.runner.job(world.everything()).within(secs(10));
+    let finished = job.run_recorded(async |_| Err::<(), _>(failure.clone())).await;
+    let error = finished.result.unwrap_err();
+    assert!(matches!(error, RunError::TimedOut { stage: RunStage::Retry, .. }), "{error}");
+    assert_eq!(error.job_error(), Some(&failure));
+    assert_eq!(finished.record.attempts, 1);
+    world.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namesake_is_told_from_the_provider_that_was_required() {
+    let world = World::new();
+    let database = &world.databases[0];
+    let job = async |resources: Resources| {
+        let anew = database.mapped(|name: Arc<str>| name.len());
+        Ok::<_, String>(resources.get(&anew).unwrap_err().to_string())
+    };
+    let text = world.runner.run(world.everything(), job).await.unwrap();
+    assert_eq!(
+        text,
+        "database `a` is held by this job through another provider; ask with the one it required"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_an_acquire_that_takes_too_long_speaks_of_the_pool() {
     for (verb, has_pool) in [(DbVerb::Acquire, true), (DbVerb::Begin, false)] {
         let world = World::new();
@@ -778,6 +806,28 @@ async fn resources_left_over_keep_nothing_of_an_admission_that_is_gone() {
     assert_eq!(own.in_use(Instant::now()), 0);
     assert!(!left.release_one(&own) && left.get(&databases[0]).is_err());
     assert!(left.record_usage(&model, Usage::new(9, 9)).is_err());
+}
+
+/// A job whose future is some more than so many bytes.
+async fn large<const N: usize>() -> Result<(), String> {
+    let bytes = [0_u8; N];
+    yield_now().await;
+    std::hint::black_box(&bytes);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_keeps_room_for_its_job_once_however_deep_they_nest() {
+    let world = World::new();
+    let own = size_of_val(&world.runner.run(Requirements::new(), |_| large::<16>()));
+    let run = size_of_val(&world.runner.run(Requirements::new(), |_| large::<16_000>()));
+    assert!(run < own + 17_000, "{own} bytes, and with a job of 16,000 {run}");
+    let nested = world.runner.run(Requirements::new(), async |_| {
+        let inner = world.runner.run(Requirements::new(), |_| large::<16>());
+        inner.await.map_err(|error| error.to_string())
+    });
+    let nested = size_of_val(&nested);
+    assert!(nested < 3 * own, "{own} bytes, and nested {nested}");
 }
 
 /// Many runs on many threads, each cut at another poll, with tasks that record beside them.

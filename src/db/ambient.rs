@@ -36,8 +36,11 @@ tokio::task_local! {
 }
 
 /// Runs a job's future with its handles bound to it.
-pub(crate) async fn in_scope<F: Future>(bound: Arc<Bound>, job: F) -> F::Output {
-    BOUND.scope(bound, job).await
+///
+/// No `async fn`: that would keep room for the job's future twice, as an argument and as what it
+/// awaits.
+pub(crate) fn in_scope<F: Future>(bound: Arc<Bound>, job: F) -> impl Future<Output = F::Output> {
+    BOUND.scope(bound, job)
 }
 
 /// The session of the job that runs here, for code that was not handed its

@@ -92,16 +92,31 @@ pub enum ProviderError {
         state: &'static str,
     },
     /// The job holds no handle of this provider, or no job runs here.
-    #[error(
-        "database `{provider}` is not among what this job holds ({}); require it first",
-        Names(held)
-    )]
+    #[error("database `{provider}` {}", NotHeld(provider, held))]
     NotHeld {
         /// The provider that was asked for.
         provider: Arc<str>,
         /// The names of those it holds.
         held: Vec<Arc<str>>,
     },
+}
+
+/// What a job holds instead, and what to do about it.
+struct NotHeld<'a>(&'a Arc<str>, &'a [Arc<str>]);
+
+impl fmt::Display for NotHeld<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(provider, held) = self;
+        if held.contains(provider) {
+            // A namesake, or one mapped anew: two providers, even on one database.
+            f.write_str(
+                "is held by this job through another provider; ask with the one it required",
+            )
+        } else {
+            let held = Names(held);
+            write!(f, "is not among what this job holds ({held}); require it first")
+        }
+    }
 }
 
 /// What to do about a verb that took too long.

@@ -161,7 +161,8 @@ impl Attempts<'_> {
         Fut: Future<Output = Result<T, E>>,
     {
         let bound = resources.bound();
-        let mut job = pin!(caught(in_scope(bound, async { job(resources).await })));
+        let job = pin!(in_scope(bound, async { job(resources).await }));
+        let mut job = pin!(caught(job));
         let limit = tokio::select! {
             biased;
             ended = &mut job => return match ended {

@@ -46,7 +46,8 @@ impl JobError for UpstreamFailure {
     }
 }
 
-/// Found anywhere among its sources.
+/// Found anywhere among its sources. An error that passes another's sources off as its own, as
+/// thiserror's `transparent` does, hides it: say `#[error("…")]` with a `#[source]` there.
 impl JobError for BoxError {
     fn upstream(&self) -> Option<&UpstreamFailure> {
         let mut next: Option<&(dyn Error + 'static)> = Some(&**self);
@@ -74,6 +75,10 @@ mod tests {
     #[error("the summary failed")]
     struct Wrapped(#[source] UpstreamFailure);
 
+    #[derive(Debug, thiserror::Error)]
+    #[error(transparent)]
+    struct Transparent(UpstreamFailure);
+
     #[test]
     fn a_boxed_error_is_searched_for_the_upstream_it_came_from() {
         let failure = UpstreamFailure::status(429, "gpt-x", "");
@@ -81,6 +86,8 @@ mod tests {
         assert_eq!(direct.upstream(), Some(&failure));
         let wrapped: BoxError = Wrapped(failure.clone()).into();
         assert_eq!(wrapped.upstream(), Some(&failure));
+        let hidden: BoxError = Transparent(failure).into();
+        assert_eq!(hidden.upstream(), None);
         let own: BoxError = "nothing to summarise".into();
         assert_eq!(own.upstream(), None);
     }

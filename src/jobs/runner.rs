@@ -111,7 +111,30 @@ impl JobRunner {
     ///
     /// # Panics
     ///
-    /// A panic of the job goes on to whoever polls the run, once everything is back.
+    /// A panic of the job goes on to whoever polls the run, once everything is back; so does one of
+    /// a spend gate, and of a provider that takes a session, begins or commits. Where a time has to
+    /// be kept, a runtime without a timer is one more.
+    ///
+    /// # Examples
+    ///
+    /// A run that is spawned owns what its job uses. An `async move` closure cannot lend that to
+    /// every attempt, so each takes a clone:
+    ///
+    /// ```
+    /// # use admit::{Admission, JobRunner, Requirements};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let admission = Admission::builder().start()?;
+    /// # let runner = JobRunner::builder(&admission).build()?;
+    /// # let topic = "rivers".to_owned();
+    /// let run = runner.run(Requirements::new(), move |_| {
+    ///     let topic = topic.clone();
+    ///     async move { Ok::<_, String>(topic.len()) }
+    /// });
+    /// assert_eq!(tokio::spawn(run).await??, 6);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn run<T, E, F, Fut>(
         &self,
         requirements: Requirements,
@@ -327,8 +350,8 @@ impl Job {
         Fut: Future<Output = Result<T, E>>,
         E: JobError,
     {
-        let run = self.run_recorded(job);
-        async { run.await.result }
+        let called = self.called();
+        async move { called.run(job).await.result }
     }
 
     /// Runs it, and answers how it went beside the result.
@@ -342,32 +365,56 @@ impl Job {
     /// As [`JobRunner::run`].
     pub fn run_recorded<T, E, F, Fut>(
         self,
-        mut job: F,
+        job: F,
     ) -> impl Future<Output = Finished<T, E>> + use<T, E, F, Fut>
     where
         F: FnMut(Resources) -> Fut,
         Fut: Future<Output = Result<T, E>>,
         E: JobError,
     {
-        // The clock starts at the call, whenever the future is polled.
-        let stop = Stop::new(self.token, self.limit, Instant::now());
-        let Self { parts, requirements, retries, .. } = self;
-        async move {
-            let mut record = JobRecord::new(requirements.job());
-            let span = span_of(&record.job);
-            let result = match Handle::try_current() {
-                Ok(runtime) => {
-                    let retries = retries.as_ref();
-                    let run =
-                        parts.run(requirements, retries, stop, runtime, &mut job, &mut record);
-                    run.instrument(span.clone()).await
-                }
-                Err(_) => Err(RunError::NoRuntime),
-            };
-            span.record("attempts", record.attempts);
-            span.record("outcome", result.as_ref().map_or_else(RunError::word, |_| "done"));
-            Finished { result, record }
-        }
+        self.called().run(job)
+    }
+
+    /// The clock starts at the call, whenever the future is polled.
+    fn called(self) -> Called {
+        let Self { parts, requirements, limit, token, retries } = self;
+        Called { parts, requirements, stop: Stop::new(token, limit, Instant::now()), retries }
+    }
+}
+
+/// A job whose time has begun.
+struct Called {
+    parts: Arc<Parts>,
+    requirements: Requirements,
+    stop: Stop,
+    retries: Option<RetryPolicy>,
+}
+
+impl Called {
+    /// The job's future is made and awaited at the bottom of this, and passed on nowhere: each
+    /// `async` it were passed through would keep room for it twice.
+    async fn run<T, E, F, Fut>(self, mut job: F) -> Finished<T, E>
+    where
+        F: FnMut(Resources) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: JobError,
+    {
+        let Self { parts, requirements, stop, retries } = self;
+        let mut record = JobRecord::new(requirements.job());
+        let span = span_of(&record.job);
+        let result = match Handle::try_current() {
+            Ok(runtime) => {
+                let retries = retries.as_ref();
+                parts
+                    .run(requirements, retries, stop, runtime, &mut job, &mut record)
+                    .instrument(span.clone())
+                    .await
+            }
+            Err(_) => Err(RunError::NoRuntime),
+        };
+        span.record("attempts", record.attempts);
+        span.record("outcome", result.as_ref().map_or_else(RunError::word, |_| "done"));
+        Finished { result, record }
     }
 }
 

@@ -91,7 +91,9 @@ impl Stop {
 
     /// Waits so long, unless the run is over first.
     pub(super) async fn pause(&self, wait: Duration) -> Result<(), Stopped> {
-        self.unless(until(Instant::now().checked_add(wait))).await
+        self.unless(until(Instant::now().checked_add(wait))).await?;
+        // One that ends with the run's time leaves none for another attempt.
+        self.now().map_or(Ok(()), Err)
     }
 
     pub(super) async fn cancelled(&self) {

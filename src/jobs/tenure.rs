@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -255,7 +256,7 @@ impl OpenHandle {
     /// A verb that ends something. Where it fails or panics the session is given up, and the rest
     /// goes on: others' sessions and permits are at stake, and what led here must not be hidden.
     async fn end(&self, verb: DbVerb) {
-        match caught(self.bounded(verb)).await {
+        match caught(pin!(self.bounded(verb))).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => tracing::warn!(%error, "{verb} failed; the session is given up"),
             Err(payload) => self.log_panic(format_args!("{verb}"), payload),
