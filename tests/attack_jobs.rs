@@ -898,3 +898,34 @@ fn runs_dropped_on_many_threads_while_tasks_record_leave_nothing_out() {
         admission.check();
     });
 }
+
+/// The bucket must end at the sum, whichever task of the job's reaches it last.
+#[test]
+fn tasks_that_record_at_one_moment_leave_the_bucket_at_their_sum() {
+    let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let world = World::new();
+        for round in 0..200 {
+            let model = ModelSpec::new(format!("m{round}"), 1_000);
+            let bucket = world.accounts.bucket(&model).unwrap();
+            let start = Instant::now();
+            let job = async |resources: Resources| {
+                let mut tasks = tokio::task::JoinSet::new();
+                for _ in 0..8 {
+                    let (resources, model) = (resources.clone(), model.clone());
+                    tasks.spawn(async move { resources.record_usage(&model, Usage::new(10, 0)) });
+                }
+                while let Some(recorded) = tasks.join_next().await {
+                    recorded.unwrap().map_err(|error| error.to_string())?;
+                }
+                Ok::<_, String>(bucket.in_use(Instant::now()))
+            };
+            let requirements = Requirements::new().call(&model, Usage::new(500, 0));
+            let in_use = world.runner.run(requirements, job).await.unwrap();
+            // A thousand a minute come back meanwhile.
+            let back = start.elapsed().as_millis() as u64 / 60 + 1;
+            assert!((80_u64.saturating_sub(back)..=80).contains(&in_use), "{in_use} of 80");
+        }
+        world.settled().await;
+    });
+}
