@@ -49,7 +49,8 @@ impl DatabaseSettings {
     ///
     /// Names the variable whose value will not do.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_vars(|name| std::env::var(name).ok())
+        // What is no Unicode must not pass for unset: it would silently bound nothing.
+        Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 
     /// The same from variables looked up elsewhere.

@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use super::bill::Bill;
 use super::caught::caught;
+use super::held::bounded;
 use super::job_error::JobError;
 use super::meter::Unrecorded;
 use super::plan::Plan;
@@ -19,13 +20,12 @@ use super::resources::Resources;
 use super::run_error::{RunError, RunStage, TimeoutCause};
 use super::spend::SpendGate;
 use super::stop::{Stop, Stopped};
-use super::tenure::{Tenure, bounded};
+use super::tenure::Tenure;
 use crate::db::{DbVerb, in_scope};
 use crate::error::AdmitError;
 use crate::grant::Grant;
 use crate::monitor::Admission;
 use crate::sync::Arc;
-use crate::upstream::UpstreamFailure;
 
 /// What every attempt of a run has in common.
 pub(super) struct Attempts<'a> {
@@ -102,6 +102,7 @@ impl Attempts<'_> {
         let resources = Resources::new(
             Arc::clone(&self.plan),
             Arc::clone(tenure.meter()),
+            Arc::clone(tenure.reports()),
             Arc::clone(tenure.held().grant()),
             tenure.held().bound(),
             cancelled.clone(),
@@ -187,7 +188,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Commits or rolls back, settles the bill, reports, and ends the tenure, in this order.
+    /// Settles the bill; then commits and reports the success, or reports the failure and rolls
+    /// back; and ends the tenure.
     async fn finish<T, E: JobError>(
         &self,
         mut tenure: Tenure,
@@ -207,14 +209,16 @@ impl Attempts<'_> {
         } else if let Worked::Done(done) = worked {
             let committed = self.commit(&mut tenure).await;
             if committed.is_ok() {
-                tenure.held().grant().report_success_all();
+                let reports = Arc::clone(tenure.reports());
+                reports.success(tenure.held().grant());
             }
             tenure.end().await;
             return committed.map(|()| done).map_err(Fault::Run);
         } else {
-            tenure.held().roll_back().await;
+            // Before the rollbacks: they may take long, and others' calls go on meanwhile.
             if let Some(failure) = failure {
-                report(tenure.held().grant(), failure);
+                let reports = Arc::clone(tenure.reports());
+                reports.failed(tenure.held().grant(), failure);
             }
             tenure.end().await;
         }
@@ -242,20 +246,6 @@ impl Attempts<'_> {
             Err(over) => {
                 Err(over.error(RunStage::Commit, Some(TimeoutCause::Committing { durable })))
             }
-        }
-    }
-}
-
-/// Tells the account the failure names; where none is named so, every account that only time
-/// replenishes: the upstream is behind one of them.
-fn report(grant: &Grant, failure: &UpstreamFailure) {
-    let entries = grant.demand().entries();
-    let is_named = |name: &str| name == failure.service;
-    let any_named = entries.iter().any(|entry| is_named(entry.name()));
-    for entry in entries {
-        let hears = if any_named { is_named(entry.name()) } else { !entry.comes_back() };
-        if hears {
-            grant.report_failure(entry.account(), failure);
         }
     }
 }

@@ -7,6 +7,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::meter::{Meter, Recorded, UsageError};
 use super::plan::Plan;
+use super::reports::Reports;
 use crate::account::AsAccount;
 use crate::amount::JobInfo;
 use crate::db::{Bound, DbProvider, ProviderError};
@@ -15,6 +16,7 @@ use crate::grant::{Grant, WaitTime};
 use crate::models::{ModelSpec, Usage};
 use crate::money::Money;
 use crate::sync::Arc;
+use crate::upstream::UpstreamFailure;
 
 /// What a job was granted, for as long as its attempt runs.
 ///
@@ -28,6 +30,7 @@ pub struct Resources {
 struct Inner {
     plan: Arc<Plan>,
     meter: Arc<Meter>,
+    reports: Arc<Reports>,
     grant: Arc<Grant>,
     bound: Arc<Bound>,
     cancelled: CancellationToken,
@@ -38,12 +41,13 @@ impl Resources {
     pub(super) fn new(
         plan: Arc<Plan>,
         meter: Arc<Meter>,
+        reports: Arc<Reports>,
         grant: Arc<Grant>,
         bound: Arc<Bound>,
         cancelled: CancellationToken,
         attempt: u32,
     ) -> Self {
-        Self { inner: Arc::new(Inner { plan, meter, grant, bound, cancelled, attempt }) }
+        Self { inner: Arc::new(Inner { plan, meter, reports, grant, bound, cancelled, attempt }) }
     }
 
     pub(super) fn bound(&self) -> Arc<Bound> {
@@ -106,6 +110,17 @@ impl Resources {
         !is_database && grant.release_one(account)
     }
 
+    /// Tells one account that the upstream behind it failed, for a job that goes on: it may have
+    /// another to turn to. Whatever the job comes to, that account hears nothing else of this
+    /// attempt. Answers whether it heard, as [`Grant::report_failure`].
+    pub fn report_failure<A: AsAccount + ?Sized>(
+        &self,
+        account: &A,
+        failure: &UpstreamFailure,
+    ) -> bool {
+        self.inner.reports.failure(&self.inner.grant, account, failure)
+    }
+
     /// Waits until the job should end, because its time is over: what it does within the grace is
     /// its own, after that it is dropped. It is said to tasks of the job's, too, when the job's own
     /// future has ended, before its transactions are committed.
@@ -120,10 +135,11 @@ impl Resources {
         self.inner.cancelled.is_cancelled()
     }
 
-    /// The same as a token, to hand on to what the job calls.
+    /// The same as a token, to hand on to what the job calls: whoever cancels it cancels only what
+    /// has it.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.inner.cancelled.clone()
+        self.inner.cancelled.child_token()
     }
 
     /// Who the job is.

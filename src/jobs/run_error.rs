@@ -157,6 +157,10 @@ impl<E: JobError> RunError<E> {
     }
 }
 
+/// A job that runs others may fail as they did. Their upstreams are not its own: they have been
+/// reported and retried where they were called.
+impl<E> JobError for RunError<E> {}
+
 impl<E: fmt::Display> fmt::Display for RunError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -81,6 +81,22 @@ async fn at_its_time_out_a_job_is_told_and_after_the_grace_it_is_dropped_and_abo
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_job_hands_on_cannot_cancel_the_job_itself() {
+    let world = World::new();
+    let job = async |resources: Resources| {
+        let handed_on = resources.cancellation_token();
+        handed_on.cancel();
+        assert!(!resources.is_cancelled());
+        let handed_on = resources.cancellation_token();
+        resources.cancelled().await;
+        assert!(handed_on.is_cancelled());
+        Ok::<_, String>(())
+    };
+    let run = world.runner.job(world.everything()).within(secs(1)).run(job);
+    assert!(matches!(run.await, Err(RunError::TimedOut { .. })));
+}
+
+#[tokio::test(start_paused = true)]
 async fn handles_are_closed_and_permits_return_even_if_an_abort_panics() {
     let world = World::new();
     world.databases[1].make_abort_panic();

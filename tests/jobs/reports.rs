@@ -124,7 +124,7 @@ async fn a_failure_reaches_the_account_it_names_and_no_other() {
     let failure = UpstreamFailure::status(429, "permit", "");
     assert_eq!(
         heard(Err(failure)).await,
-        "a.rollback permit.failure(permit) a.close permit.give permit.settled \
+        "permit.failure(permit) a.rollback a.close permit.give permit.settled \
          time.settled(unreported)"
     );
 }
@@ -134,7 +134,7 @@ async fn a_failure_that_names_none_reaches_every_time_account() {
     let failure = UpstreamFailure::status(529, "somebody", "");
     assert_eq!(
         heard(Err(failure)).await,
-        "a.rollback time.failure(somebody) a.close permit.give permit.settled(unreported) \
+        "time.failure(somebody) a.rollback a.close permit.give permit.settled(unreported) \
          time.settled"
     );
 }
@@ -154,6 +154,32 @@ async fn a_jobs_own_error_a_failed_commit_and_a_cancel_report_nothing() {
     let ran = world.runner.run(requirements, async |_| Ok::<_, String>(())).await;
     assert!(matches!(ran, Err(RunError::Commit { .. })));
     assert!(world.log.text().ends_with("a.commit a.rollback a.close time.settled(unreported)"));
+}
+
+/// A model that fails, and another to turn to.
+#[tokio::test(start_paused = true)]
+async fn what_the_job_reported_itself_is_all_that_account_hears() {
+    let first = UpstreamFailure::status(429, "permit", "");
+    for (outcome, time_hears) in [
+        (Ok(()), "time.success"),
+        (Err(UpstreamFailure::status(529, "permit", "")), ""),
+        (Err(UpstreamFailure::status(529, "somebody", "")), "time.failure(somebody)"),
+    ] {
+        let world = World::with(|builder| builder.retries(admit::RetryPolicy::none()));
+        let permit = Listener::new("permit", Replenishment::Release, &world.log);
+        let time = Listener::new("time", Replenishment::Time, &world.log);
+        let other = Listener::new("other", Replenishment::Time, &world.log);
+        let job = async |resources: admit::Resources| {
+            assert!(resources.report_failure(&permit, &first));
+            assert!(!resources.report_failure(&other, &first), "it is not in the grant");
+            outcome.clone()
+        };
+        let requirements = admit::Requirements::new().permit(&permit).permit(&time);
+        let _ = world.runner.run(requirements, job).await;
+        let text = world.log.text();
+        let expected = format!("permit.failure(permit) {time_hears} permit.give permit.settled");
+        assert!(text.starts_with(&expected.replace("  ", " ")), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -115,6 +115,23 @@ async fn what_is_not_worth_a_retry_has_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_runs_others_is_not_run_again_for_their_upstreams() {
+    let world = World::new();
+    let child = UpstreamFailure::status(500, "elsewhere", "").with_retry_after(secs(1));
+    let calls = Cell::new(0);
+    let orchestrator = async |_| {
+        let job = async |_| {
+            calls.set(calls.get() + 1);
+            Err::<(), _>(child.clone())
+        };
+        world.runner.run(world.everything(), job).await
+    };
+    let error = world.runner.run(admit::Requirements::new(), orchestrator).await.unwrap_err();
+    assert_eq!(calls.get(), 4);
+    assert!(matches!(error, RunError::Job(RunError::Exhausted { retries: 3, .. })), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn between_attempts_nothing_is_held_and_others_go() {
     let world = World::new();
     let flaky = Flaky::new([stray().with_retry_after(secs(100))]);

@@ -1,0 +1,55 @@
+//! What the limits hear of an attempt.
+
+use crate::account::{AccountId, AsAccount};
+use crate::grant::Grant;
+use crate::sync::Mutex;
+use crate::upstream::UpstreamFailure;
+
+/// Which accounts have been told, so that none hears of one attempt twice.
+#[derive(Default)]
+pub(super) struct Reports {
+    told: Mutex<Vec<AccountId>>,
+}
+
+impl Reports {
+    /// The job itself tells one account of a failure. Answers whether it heard.
+    pub(super) fn failure<A: AsAccount + ?Sized>(
+        &self,
+        grant: &Grant,
+        account: &A,
+        failure: &UpstreamFailure,
+    ) -> bool {
+        let heard = grant.report_failure(account, failure);
+        if heard {
+            self.told.lock().push(account.as_account().link().id());
+        }
+        heard
+    }
+
+    /// The attempt succeeded: tells every account that was told nothing else.
+    pub(super) fn success(&self, grant: &Grant) {
+        for entry in grant.demand().entries() {
+            if !self.has_told(entry.id()) {
+                grant.report_success(entry.account());
+            }
+        }
+    }
+
+    /// The attempt ended with the failure of an upstream: tells the account it names; where none is
+    /// named so, every account that only time replenishes, since the upstream is behind one of them.
+    pub(super) fn failed(&self, grant: &Grant, failure: &UpstreamFailure) {
+        let entries = grant.demand().entries();
+        let is_named = |name: &str| name == failure.service;
+        let any_named = entries.iter().any(|entry| is_named(entry.name()));
+        for entry in entries {
+            let hears = if any_named { is_named(entry.name()) } else { !entry.comes_back() };
+            if hears && !self.has_told(entry.id()) {
+                grant.report_failure(entry.account(), failure);
+            }
+        }
+    }
+
+    fn has_told(&self, account: AccountId) -> bool {
+        self.told.lock().contains(&account)
+    }
+}
