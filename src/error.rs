@@ -174,7 +174,7 @@ pub struct Shortage {
 
 impl Shortage {
     /// All of them, as part of a sentence.
-    fn list(shortages: &[Self]) -> impl fmt::Display {
+    pub(crate) fn list(shortages: &[Self]) -> impl fmt::Display {
         struct List<'a>(&'a [Shortage]);
         impl fmt::Display for List<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

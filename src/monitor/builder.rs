@@ -1,6 +1,7 @@
 //! How an admission is configured.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::Admission;
 use super::contained::Contained;
@@ -30,6 +31,7 @@ pub struct AdmissionBuilder {
     max_waiting: usize,
     event_capacity: usize,
     track_holders: bool,
+    warn_after: Option<Duration>,
 }
 
 impl Default for AdmissionBuilder {
@@ -39,6 +41,7 @@ impl Default for AdmissionBuilder {
             max_waiting: usize::MAX,
             event_capacity: Self::DEFAULT_EVENT_CAPACITY,
             track_holders: false,
+            warn_after: None,
         }
     }
 }
@@ -83,6 +86,16 @@ impl AdmissionBuilder {
         self
     }
 
+    /// Logs, at warn, a job that has waited this long: who it is, what it is short of, and who holds
+    /// that, where [holders are tracked](Self::track_holders). Off by default.
+    ///
+    /// A job is told of once, and of many that wait too long together only the first, with how many
+    /// there are: at most one line in this time.
+    pub const fn warn_after(mut self, wait: Duration) -> Self {
+        self.warn_after = Some(wait);
+        self
+    }
+
     /// Builds the admission without starting it.
     ///
     /// Until [`Admission::start`] everything works but what needs the evaluator: what fits is
@@ -90,7 +103,7 @@ impl AdmissionBuilder {
     ///
     /// # Errors
     ///
-    /// When the event capacity is zero or more than 16,777,216.
+    /// When the event capacity is zero or more than 16,777,216, or `warn_after` is zero.
     pub fn build(self) -> Result<Admission, ConfigError> {
         if self.event_capacity == 0 || self.event_capacity > Self::MOST_EVENTS {
             return Err(ConfigError::new(
@@ -99,10 +112,14 @@ impl AdmissionBuilder {
                 format!("must be from 1 to {}", Self::MOST_EVENTS),
             ));
         }
+        if self.warn_after.is_some_and(|wait| wait.is_zero()) {
+            return Err(ConfigError::new("warn_after", "0s", "must be more than nothing"));
+        }
         let settings = Settings {
             valve: self.valve.map(Contained::around),
             max_waiting: self.max_waiting,
             track_holders: self.track_holders,
+            warn_after: self.warn_after,
         };
         Ok(Admission::of(Shared::new(settings, self.event_capacity)))
     }
@@ -126,6 +143,7 @@ impl fmt::Debug for AdmissionBuilder {
             .field("max_waiting", &self.max_waiting)
             .field("event_capacity", &self.event_capacity)
             .field("track_holders", &self.track_holders)
+            .field("warn_after", &self.warn_after)
             .finish()
     }
 }

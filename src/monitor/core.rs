@@ -19,6 +19,7 @@
 //! 6. `expiries` holds exactly the waiters in the line that have a limit in time.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -28,6 +29,7 @@ use super::ids::Ids;
 use super::index::Index;
 use super::line::{Key, Landing, Limit, Line, Outcome, Waiter};
 use super::outbox::{self, Outbox};
+use super::overdue::Patience;
 use super::tally::Tally;
 use super::teller::Teller;
 use crate::account::{Account, AccountId, Inbox, Marks, Turn, Valve};
@@ -109,6 +111,8 @@ pub(crate) struct Core {
     pub(crate) teller: Teller,
     pub(super) holders: Option<HashMap<u64, Holder>>,
     pub(super) warned_unstarted: bool,
+    /// Whether and when the head is told of that waits too long.
+    pub(super) patience: Option<Patience>,
     /// Evaluators started so far.
     pub(crate) generations: u64,
     /// Whether the inbox has been told that somebody waits.
@@ -131,6 +135,7 @@ pub(crate) struct Settings {
     pub(crate) valve: Option<Arc<dyn Valve>>,
     pub(crate) max_waiting: usize,
     pub(crate) track_holders: bool,
+    pub(crate) warn_after: Option<Duration>,
 }
 
 impl Core {
@@ -157,6 +162,7 @@ impl Core {
             teller: Teller::default(),
             holders: settings.track_holders.then(HashMap::new),
             warned_unstarted: false,
+            patience: settings.warn_after.map(Patience::new),
             generations: 0,
             is_listening: false,
             changes: 0,
@@ -473,7 +479,7 @@ impl Core {
     /// When the evaluator has something to do from the clock alone.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let expiry = self.expiries.first().map(|&(at, _)| at);
-        [self.index.deadline(), expiry].into_iter().flatten().min()
+        [self.index.deadline(), expiry, self.next_overdue()].into_iter().flatten().min()
     }
 
     /// Whether the evaluator must be woken: there is something to look at, or its timer is late.

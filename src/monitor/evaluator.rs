@@ -57,6 +57,7 @@ pub(super) async fn run(watch: Watch) {
                 // Whoever comes next goes on; no timer is needed meanwhile.
                 return Turn::Unfinished;
             }
+            core.tell_overdue(now, out);
             let armed = core.next_deadline().map(|deadline| deadline.min(now + FURTHEST));
             if armed.is_some() && armed != core.armed {
                 core.counters.count_timer();

@@ -61,7 +61,7 @@ impl Core {
         }
     }
 
-    fn head_snapshot(&mut self, now: Instant) -> Option<HeadSnapshot> {
+    pub(super) fn head_snapshot(&mut self, now: Instant) -> Option<HeadSnapshot> {
         let waiter = self.line.waiter(self.line.head()?)?;
         let asking = Asking { id: waiter.id, now, head: None };
         let mut short = Vec::new();
@@ -104,7 +104,7 @@ impl Core {
             .map(|since| now.saturating_duration_since(since))
     }
 
-    fn holders_of(&self, id: AccountId, now: Instant) -> Vec<HolderSnapshot> {
+    pub(super) fn holders_of(&self, id: AccountId, now: Instant) -> Vec<HolderSnapshot> {
         let mut holders: Vec<_> = self
             .holders
             .iter()

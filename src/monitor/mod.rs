@@ -21,6 +21,7 @@ mod line;
 mod look;
 mod look_in;
 mod outbox;
+mod overdue;
 mod pass;
 mod publisher;
 mod settle;

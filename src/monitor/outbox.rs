@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
+use super::overdue::Overdue;
 use crate::account::Account;
 use crate::demand::Demand;
 use crate::error::Defect;
@@ -26,6 +27,8 @@ pub(crate) enum Line {
     Clamped { account: Arc<str>, given: u64, credited: u64 },
     /// Somebody waits and no evaluator runs.
     NotStarted,
+    /// The head waits too long.
+    Overdue(Box<Overdue>),
     /// The admission closed.
     Closed(Arc<Defect>),
 }
@@ -101,6 +104,7 @@ impl Line {
             Self::NotStarted => tracing::warn!(
                 "a job waits on an admission that is not started; call start() on it"
             ),
+            Self::Overdue(overdue) => tracing::warn!("{overdue}"),
             Self::Closed(defect) => tracing::error!("admission closed after a defect: {defect}"),
         }
     }

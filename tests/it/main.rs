@@ -10,5 +10,6 @@ mod executors;
 mod grants;
 mod internals;
 mod line;
+mod overdue;
 mod snapshot;
 mod support;
