@@ -9,7 +9,7 @@ use shuttle::{Config, Runner};
 use tokio::runtime::Runtime;
 
 /// How many schedules of each kind, unless `ADMIT_SHUTTLE_ITERATIONS` says otherwise.
-const ITERATIONS: usize = 2_000;
+const ITERATIONS: usize = 5_000;
 /// How many unlikely steps in a row the priorities look for.
 const DEPTH: usize = 3;
 /// Debug builds need more than shuttle's default.

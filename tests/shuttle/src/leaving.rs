@@ -108,6 +108,42 @@ fn a_cancelled_token_beside_a_grant_leaves_it_to_the_next() {
 }
 
 #[test]
+fn a_token_cancelled_as_its_job_parks_is_heard() {
+    explore(|| {
+        let (admission, place) = (start(), Place::new(1));
+        let held = place.try_admit(&admission);
+        let token = CancellationToken::new();
+        let leaves = admission.admit(place.demand()).cancelled_by(token.clone());
+        let leaves = place.try_for(leaves);
+        token.cancel();
+        // The permit is held all the time.
+        let left = leaves.join().unwrap();
+        assert!(matches!(left, Err(AdmitError::Cancelled)), "{left:?}");
+        drop(held);
+        is_over(&admission, 1);
+        place.is_left();
+    });
+}
+
+#[test]
+fn a_time_out_beside_the_setting_of_the_timer_is_heard() {
+    const LIMIT: Duration = Duration::from_millis(5);
+    explore_in_time(|clock| {
+        let (admission, place) = (start(), Place::new(1));
+        let held = place.try_admit(&admission);
+        let leaves = park(admission.admit(place.demand()).within(LIMIT));
+        let leaves = place.try_for(leaves);
+        clock.advance(LIMIT);
+        // The permit is held all the time.
+        let left = leaves.join().unwrap();
+        assert!(matches!(left, Err(AdmitError::TimedOut { .. })), "{left:?}");
+        drop(held);
+        is_over(&admission, 1);
+        place.is_left();
+    });
+}
+
+#[test]
 fn a_time_out_beside_a_grant_leaves_it_to_the_next() {
     const LIMIT: Duration = Duration::from_millis(5);
     let ways = Ways::default();
