@@ -56,6 +56,36 @@ impl<T> Mutex<T> {
     }
 }
 
+#[cfg(not(admit_shuttle))]
+pub(crate) use tokio::sync::Notify;
+
+/// Tokio's, with a moment before each step of it at which others may come in between.
+#[cfg(admit_shuttle)]
+#[derive(Debug)]
+pub(crate) struct Notify(tokio::sync::Notify);
+
+#[cfg(admit_shuttle)]
+impl Notify {
+    pub(crate) fn new() -> Self {
+        Self(tokio::sync::Notify::new())
+    }
+
+    pub(crate) fn notify_one(&self) {
+        step();
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_waiters(&self) {
+        step();
+        self.0.notify_waiters();
+    }
+
+    pub(crate) fn notified(&self) -> tokio::sync::futures::Notified<'_> {
+        step();
+        self.0.notified()
+    }
+}
+
 /// A moment at which another thread may come in between, where nothing here says so: reference
 /// counts are `std`'s under the model checker too, and it does not see them change.
 #[inline]

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::DerefMut;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::arrive::{Arrival, Asker};
@@ -16,7 +15,7 @@ use super::taken::{Standing, Taken};
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
 use crate::error::AccountPanic;
-use crate::sync::{Arc, Mutex, Ordering, StaticU64};
+use crate::sync::{Arc, Mutex, Notify, Ordering, StaticU64};
 
 /// What handles, futures, grants and the evaluator of one admission share.
 ///

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use admit::{AdmitError, Demand};
+use admit::{Account, AdmitError, Demand};
 use shuttle::future::block_on;
 use shuttle::thread;
 
@@ -58,6 +58,32 @@ fn what_may_refuse_between_the_no_and_the_filing_refuses() {
         drop(held);
         is_over(&admission, 1);
         place.is_left();
+    });
+}
+
+#[test]
+fn what_may_refuse_beside_what_grows_refuses_whom_it_must() {
+    explore(|| {
+        let (admission, place, other) = (start(), Place::new(2), Place::new(1));
+        let in_front = other.try_admit(&admission);
+        let held = [place.try_admit(&admission), place.try_admit(&admission)];
+        // Behind a head that waits elsewhere, one who is in nobody's way and one whose want gets too
+        // large. A look at those who might fit stops at the first of them.
+        let head = other.wait_for(park(admission.admit(other.demand())));
+        let small = place.wait_for(park(admission.admit(place.demand())));
+        let large = park(admission.admit(Demand::new().permits(&place.gate, 2)));
+        let large = thread::spawn(move || block_on(large).map(drop));
+        let gates = [&place.gate, &place.gate].map(Arc::clone);
+        let [grows, shrinks] = gates;
+        let grows = thread::spawn(move || grows.link().grew());
+        let shrinks = thread::spawn(move || shrinks.resize(1).expect("it is more than none"));
+        let refused = large.join().unwrap();
+        assert!(matches!(refused, Err(AdmitError::Refused { .. })), "{refused:?}");
+        drop((in_front, held));
+        join([head, small, grows, shrinks]);
+        is_over(&admission, 5);
+        place.is_left();
+        other.is_left();
     });
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use admit::AdmitError;
+use admit::{AdmitError, Grant};
+use shuttle::future::block_on;
 use shuttle::thread;
 
 use crate::explore::{Ways, explore};
@@ -32,6 +33,14 @@ fn a_stop_beside_an_admit_and_a_release_turns_away_or_comes_too_late() {
     ways.were_both_gone();
 }
 
+/// Holds on to a grant until the checker drops what is left at the end of a run.
+fn keep(grant: Grant) {
+    drop(shuttle::future::spawn(async move {
+        std::future::pending::<()>().await;
+        drop(grant);
+    }));
+}
+
 /// That the evaluator ends is seen by the checker: one that waits for ever is a deadlock.
 #[test]
 fn the_last_handles_and_a_grant_that_go_at_once_end_the_evaluator() {
@@ -55,6 +64,32 @@ fn the_last_handle_that_goes_as_a_future_is_granted_ends_the_evaluator() {
         join([drop_beside(admission), drop_beside(held), waiter]);
         place.is_left();
         assert_eq!(Arc::strong_count(&place.gate), 1);
+    });
+}
+
+#[test]
+fn two_last_handles_that_go_at_once_end_the_evaluator_though_a_grant_stays() {
+    explore(|| {
+        let (admission, place) = (start(), Place::new(1));
+        keep(place.try_admit(&admission));
+        let other = admission.clone();
+        join([drop_beside(admission), drop_beside(other)]);
+    });
+}
+
+#[test]
+fn a_last_handle_that_becomes_a_grant_ends_the_evaluator_though_the_grant_stays() {
+    explore(|| {
+        let (admission, place) = (start(), Place::new(1));
+        keep(place.try_admit(&admission));
+        let waits = park(admission.admit(place.demand()));
+        let comes = thread::spawn(move || keep(block_on(waits).expect("its turn comes")));
+        let gate = Arc::clone(&place.gate);
+        let goes = thread::spawn(move || {
+            gate.resize(2).expect("it is more than none");
+            drop(admission);
+        });
+        join([comes, goes]);
     });
 }
 
@@ -90,7 +125,7 @@ fn who_waits_for_the_drain_beside_the_last_release_hears_of_it() {
         let waiter = place.wait_for(park(admission.admit(place.demand())));
         let drains = thread::spawn({
             let admission = admission.clone();
-            move || shuttle::future::block_on(admission.drained())
+            move || block_on(admission.drained())
         });
         drop(held);
         join([waiter, drains]);
