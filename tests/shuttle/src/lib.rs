@@ -21,6 +21,7 @@
 //!
 //! - Tokio's own primitives (`Notify`, `broadcast`, the cancellation token, the timer) are opaque: what
 //!   happens inside of them is one step. None of them blocks a thread, so nothing gets stuck there.
+//!   Before each step of a `Notify` others may come in between.
 //! - Orderings weaker than sequential consistency. Every atomic operation is taken for `SeqCst`.
 //! - `Arc`, `Weak` and `OnceLock` are `std`'s. Where the monitor decides by a reference count, it says
 //!   by `sync::step` that others may come in between.
