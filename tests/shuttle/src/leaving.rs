@@ -115,9 +115,10 @@ fn a_token_cancelled_as_its_job_parks_is_heard() {
         let token = CancellationToken::new();
         let leaves = admission.admit(place.demand()).cancelled_by(token.clone());
         let leaves = place.try_for(leaves);
-        token.cancel();
+        let cancels = thread::spawn(move || token.cancel());
         // The permit is held all the time.
         let left = leaves.join().unwrap();
+        join([cancels]);
         assert!(matches!(left, Err(AdmitError::Cancelled)), "{left:?}");
         drop(held);
         is_over(&admission, 1);
@@ -133,9 +134,11 @@ fn a_time_out_beside_the_setting_of_the_timer_is_heard() {
         let held = place.try_admit(&admission);
         let leaves = park(admission.admit(place.demand()).within(LIMIT));
         let leaves = place.try_for(leaves);
-        clock.advance(LIMIT);
+        let clock = clock.clone();
+        let passes = thread::spawn(move || clock.advance(LIMIT));
         // The permit is held all the time.
         let left = leaves.join().unwrap();
+        join([passes]);
         assert!(matches!(left, Err(AdmitError::TimedOut { .. })), "{left:?}");
         drop(held);
         is_over(&admission, 1);
