@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use admit::{Demand, Limits, TokenBucket};
+use shuttle::future::block_on;
 use shuttle::thread;
 
 use crate::explore::{Ways, explore};
@@ -56,6 +57,24 @@ fn a_permit_given_back_early_beside_the_end_comes_back_once() {
 }
 
 #[test]
+fn a_correction_beside_the_parking_of_a_job_lets_it_go() {
+    explore(|| {
+        let admission = start();
+        let bucket = TokenBucket::new("bucket", Limits::per_minute(60, 1_000)).unwrap();
+        let demand = Demand::new().tokens(&bucket, 1_000);
+        let grant = admission.try_admit(demand).expect("it is full");
+        let waits = admission.admit(Demand::new().tokens(&bucket, 900));
+        let waiter = thread::spawn(move || block_on(waits).map(drop));
+        // The clock stands still: nothing else brings tokens.
+        assert!(grant.reconcile(&bucket, 100));
+        waiter.join().unwrap().expect("its turn comes");
+        assert_eq!(bucket.status().available_tokens, 0);
+        drop(grant);
+        is_over(&admission, 2);
+    });
+}
+
+#[test]
 fn a_correction_beside_the_rollback_is_made_or_is_not() {
     let ways = Ways::default();
     let went = ways.clone();
@@ -65,7 +84,7 @@ fn a_correction_beside_the_rollback_is_made_or_is_not() {
         let demand = Demand::new().tokens(&bucket, 1_000);
         let grant = Arc::new(admission.try_admit(demand).expect("it is full"));
         let waits = admission.admit(Demand::new().tokens(&bucket, 900));
-        let waiter = thread::spawn(move || shuttle::future::block_on(waits).map(drop));
+        let waiter = thread::spawn(move || block_on(waits).map(drop));
         let other = Arc::clone(&grant);
         let account = Arc::clone(&bucket);
         let corrects = thread::spawn(move || other.reconcile(&account, 100));
