@@ -1,25 +1,38 @@
 //! The locks and atomics the crate is built on, in one place.
 //!
-//! Everything here is `std`'s. It is named through this module so that a model checker's
-//! stand-ins can take its place under a `cfg` of the crate's own, and so that poisoning is decided
+//! Everything here is `std`'s. It is named through this module so that the model checker's stand-ins
+//! take its place under `cfg(admit_shuttle)` (`tests/shuttle`), and so that poisoning is decided
 //! once: a panic under one of our locks is caught and accounted for where it happens, so the data
 //! behind the lock is as the code left it and the lock goes on.
+
+use std::future::Future;
+
+use tokio::runtime::Handle as Runtime;
+
+#[cfg(admit_shuttle)]
+use shuttle::sync as locks;
+#[cfg(not(admit_shuttle))]
+use std::sync as locks;
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::Weak;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+/// A counter in a `static`: always `std`'s, for it outlives the model checker's runs, which on
+/// several threads share it.
+pub(crate) use std::sync::atomic::AtomicU64 as StaticU64;
+
+pub(crate) use locks::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A mutex that ignores poisoning.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+pub(crate) struct Mutex<T>(locks::Mutex<T>);
 
 /// What [`Mutex::lock`] hands out.
-pub(crate) type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
+pub(crate) type MutexGuard<'a, T> = locks::MutexGuard<'a, T>;
 
 impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Self(std::sync::Mutex::new(value))
+        Self(locks::Mutex::new(value))
     }
 
     #[inline]
@@ -41,4 +54,55 @@ impl<T> Mutex<T> {
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+#[cfg(not(admit_shuttle))]
+pub(crate) use tokio::sync::Notify;
+
+/// Tokio's, with a moment before each step of it at which others may come in between.
+#[cfg(admit_shuttle)]
+#[derive(Debug)]
+pub(crate) struct Notify(tokio::sync::Notify);
+
+#[cfg(admit_shuttle)]
+impl Notify {
+    pub(crate) fn new() -> Self {
+        Self(tokio::sync::Notify::new())
+    }
+
+    pub(crate) fn notify_one(&self) {
+        step();
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_waiters(&self) {
+        step();
+        self.0.notify_waiters();
+    }
+
+    pub(crate) fn notified(&self) -> tokio::sync::futures::Notified<'_> {
+        step();
+        self.0.notified()
+    }
+}
+
+/// A moment at which another thread may come in between, where nothing here says so: reference
+/// counts are `std`'s under the model checker too, and it does not see them change.
+#[inline]
+pub(crate) fn step() {
+    #[cfg(admit_shuttle)]
+    AtomicBool::new(false).load(Ordering::SeqCst);
+}
+
+/// Runs a task on a Tokio runtime, or as a task of the model checker's, which must end with its run.
+#[cfg(not(admit_shuttle))]
+pub(crate) fn spawn(runtime: &Runtime, task: impl Future<Output = ()> + Send + 'static) {
+    runtime.spawn(task);
+}
+
+#[cfg(admit_shuttle)]
+pub(crate) fn spawn(_: &Runtime, task: impl Future<Output = ()> + Send + 'static) {
+    // Dropped, the handle would let the task be forgotten at the end: one that never ends would not
+    // be found.
+    std::mem::forget(shuttle::future::spawn(task));
 }

@@ -4,10 +4,8 @@
 //! the waiter being filed. So announcing takes no admission lock: it sets bits on a [`Mark`], puts
 //! the mark into the admission's [`Inbox`], and wakes the evaluator if anybody waits there.
 
-use tokio::sync::Notify;
-
 use super::AccountId;
-use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Notify, Ordering};
 
 /// What an account announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

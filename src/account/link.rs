@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use super::inbox::{Inbox, Mark, Marks};
 use super::{Account, Replenishment};
 use crate::error::{AccountPanic, ConfigError};
-use crate::sync::{Arc, AtomicU8, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, Weak};
+use crate::sync::{
+    Arc, AtomicU8, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, StaticU64, Weak,
+};
 
 /// The identity of an account: a number never reused in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +17,7 @@ pub struct AccountId(u64);
 
 impl AccountId {
     fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
+        static LAST: StaticU64 = StaticU64::new(0);
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{AdmitError, StartError, TryAdmitError};
 use crate::events::LimiterEvent;
 use crate::grant::Grant;
 use crate::snapshot::Snapshot;
-use crate::sync::Arc;
+use crate::sync::{Arc, spawn};
 
 /// Grants whole demands, or lets jobs wait holding nothing.
 ///
@@ -104,7 +104,7 @@ impl Admission {
         })?;
         // Outside the lock: a runtime that shuts down drops the task here and now.
         let watch = evaluator::Watch::new(Arc::clone(self.shared()), generation);
-        runtime.spawn(evaluator::run(watch));
+        spawn(&runtime, evaluator::run(watch));
         Ok(())
     }
 

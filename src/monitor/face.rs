@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::DerefMut;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::arrive::{Arrival, Asker};
@@ -16,7 +15,7 @@ use super::taken::{Standing, Taken};
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
 use crate::error::AccountPanic;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, Mutex, Notify, Ordering, StaticU64};
 
 /// What handles, futures, grants and the evaluator of one admission share.
 ///
@@ -32,7 +31,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(super) fn new(settings: Settings, event_capacity: usize) -> Self {
-        static ADMISSIONS: AtomicU64 = AtomicU64::new(0);
+        static ADMISSIONS: StaticU64 = StaticU64::new(0);
         let inbox = Arc::new(Inbox::new(ADMISSIONS.fetch_add(1, Ordering::Relaxed) + 1));
         let valve = settings.valve.clone();
         Self {

@@ -1,7 +1,7 @@
 //! Who keeps an admission running.
 
 use super::face::Shared;
-use crate::sync::Arc;
+use crate::sync::{Arc, step};
 
 /// What handles, futures and grants of one admission share.
 ///
@@ -30,7 +30,9 @@ impl Handle {
     /// sees the other gone; looking before, each might see the other still there.
     pub(super) fn let_go(this: Arc<Self>) {
         let (shared, owners) = (Arc::clone(&this.shared), Arc::downgrade(&this));
+        step();
         drop(this);
+        step();
         if owners.strong_count() > 0 {
             shared.stop_when_only_grants_are_left(|| owners.strong_count());
         }
@@ -38,6 +40,7 @@ impl Handle {
 
     /// A future has become one of `grants` grants: one handle less.
     pub(super) fn has_become_grant(self: &Arc<Self>, grants: usize) {
+        step();
         if Arc::strong_count(self) <= grants {
             self.shared.stop_when_only_grants_are_left(|| Arc::strong_count(self));
         }

@@ -1,6 +1,6 @@
 //! Numbers for askers, unique in the process, handed out without contention.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Ordering, StaticU64};
 
 /// A supply of ids. Each admission takes a block at a time from the process's counter, so that the
 /// common step is an addition under a lock it has anyway.
@@ -15,7 +15,7 @@ impl Ids {
 
     #[inline]
     pub(crate) fn next(&mut self) -> u64 {
-        static BLOCKS: AtomicU64 = AtomicU64::new(0);
+        static BLOCKS: StaticU64 = StaticU64::new(0);
         if self.next == self.end {
             // The first block begins at BLOCK, so no id is ever zero.
             let block = BLOCKS.fetch_add(1, Ordering::Relaxed) + 1;

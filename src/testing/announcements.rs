@@ -1,7 +1,7 @@
 //! An ear for what an account announces.
 
 use crate::account::{AccountLink, Inbox, Marks};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{Arc, Ordering, StaticU64};
 
 /// Hears the announcements of one account, in the place of an admission.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Announced {
 impl Announcements {
     pub(crate) fn of(link: &AccountLink) -> Self {
         // Counted down from the top, so that no admission, counted up, has the same number.
-        static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
+        static NEXT: StaticU64 = StaticU64::new(u64::MAX);
         let inbox = Arc::new(Inbox::new(NEXT.fetch_sub(1, Ordering::Relaxed)));
         link.attach(&inbox);
         Self(inbox)
