@@ -13,5 +13,6 @@ mod i;
 mod k;
 mod l;
 mod m;
+mod own;
 mod support;
 mod windows;
