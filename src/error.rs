@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::account::Refusal;
 use crate::amount::Amount;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// Any error of code that is the host's own.
@@ -289,14 +290,14 @@ impl Defect {
     }
 }
 
-/// The text of a panic, at most 200 characters of it.
+/// The text of a panic, on one line, at most 200 characters of it.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("(not a text)");
-    text.chars().take(200).collect()
+    OneLine(text).to_string().chars().take(200).collect()
 }
 
 #[cfg(test)]
@@ -352,6 +353,8 @@ mod tests {
         let caught = AccountPanic::catch("fits", || panic!("{}", "x".repeat(500))).unwrap_err();
         assert_eq!(caught.method, "fits");
         assert_eq!(caught.message.len(), 200);
+        let caught = AccountPanic::catch("fits", || panic!("left\n  right")).unwrap_err();
+        assert_eq!(caught.message, "left   right");
     }
 
     #[test]
