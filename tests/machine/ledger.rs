@@ -131,6 +131,12 @@ impl Ledger {
         self.begun.contains(&job)
     }
 
+    /// Whether all of it came back.
+    pub(crate) fn is_back(&self, job: Job) -> bool {
+        let stage = |part: &Part| self.stages.get(&(job, part.0)).copied();
+        self.demands[&job].iter().all(|part| stage(part) == Some(Stage::Released))
+    }
+
     /// Units that were granted and did not come back.
     pub(crate) const fn used(&self, account: usize) -> u64 {
         self.used[account]

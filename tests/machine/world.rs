@@ -188,7 +188,11 @@ impl World {
             Transition::LoseRuntime => self.lose_runtime()?,
             _ => self.inside(async |world| world.act(model, transition).await)?,
         }
-        self.inside(async |world| world.listen())
+        self.inside(async |world| world.listen())?;
+        if matches!(transition, Transition::LoseRuntime | Transition::Stop) {
+            ensure!(self.line().is_empty(), "{:?} wait, and nobody will look", self.line());
+        }
+        Ok(())
     }
 
     /// Another runtime, whose clock goes on where the last stood.
@@ -261,8 +265,12 @@ impl World {
                 }
             }
             Transition::Leave(job) => {
-                drop(self.waiting.remove(&job));
-                drop(self.holding.remove(&job));
+                let unseen = self.waiting.remove(&job);
+                let is_unseen = unseen.is_some() && self.ledger.has_begun(job);
+                drop((unseen, self.holding.remove(&job)));
+                self.listen()?;
+                let is_back = !is_unseen || self.ledger.is_back(job);
+                ensure!(is_back, "job {job} never saw its grant, and it did not come back");
             }
             Transition::Cancel(job) => {
                 if let Some(waiting) = self.waiting.get(&job) {
