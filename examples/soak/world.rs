@@ -181,7 +181,7 @@ impl World {
 /// Every third lane is a bucket, which is forgotten only once it is full again.
 fn lane(lane: &u64) -> Result<Arc<dyn Account>, ConfigError> {
     let name = format!("lane {lane}");
-    Ok(if lane % 3 == 0 {
+    Ok(if lane.is_multiple_of(3) {
         TokenBucket::new(name, Limits::per_minute(60_000, 60_000))?
     } else {
         CountingGate::new(name, 2)?
