@@ -12,3 +12,4 @@ mod internals;
 mod line;
 mod snapshot;
 mod support;
+mod texts;
