@@ -205,6 +205,11 @@ async fn a_defect_says_where_it_was_and_that_it_is_final() {
 fn what_cannot_be_configured_says_the_field_the_value_and_what_it_must_be() {
     says(&CountingGate::new("http", 0).unwrap_err(), "capacity is 0, but must be at least 1");
     says(&CountingGate::new(" ", 1).unwrap_err(), "name is \" \", but must not be empty");
+    // A lane's name may come from a key that somebody else chose.
+    says(
+        &CountingGate::new("a\n2026-01-01 ERROR forged", 1).unwrap_err(),
+        "name is \"a\\n2026-01-01 ERROR forged\", but must be one line without control characters",
+    );
     says(
         &TokenBucket::new("gpt-x", Limits::per_minute(0, 1)).unwrap_err(),
         "requests_per_minute is 0, but must be at least 1",
