@@ -262,3 +262,25 @@ fn a_header_without_end_is_read_in_proportion() {
     }
     response::hold(format!("429\n\n{}", "rate limit ".repeat(1 << 16)).as_bytes());
 }
+
+/// Headers that no limit is in are not kept, nor is a policy's partition key: neither can come out
+/// again in a log, an event or an error.
+#[test]
+fn what_is_not_read_of_a_response_is_not_kept() {
+    let mut headers = http::HeaderMap::new();
+    for (name, value) in [
+        ("set-cookie", "session=hunter2"),
+        ("authorization", "Bearer hunter2"),
+        ("x-request-id", "hunter2"),
+        ("ratelimit-policy", r#""burst";q=100;w=60;pk=:aHVudGVyMg==:;partition="hunter2""#),
+        ("retry-after", "7"),
+    ] {
+        headers.insert(name, value.parse().unwrap());
+    }
+    let now = std::time::SystemTime::now();
+    let info = admit::RateLimitInfo::from_response(429, &headers, "slow down", now);
+    let failure = admit::UpstreamFailure::from_response(429, "maps", &headers, "slow down", now);
+    let told = format!("{info:?} {failure:?} {failure}");
+    assert!(told.contains("burst") && told.contains("slow down"), "{told}");
+    assert!(!told.contains("hunter2") && !told.contains("aHVudGVyMg"), "{told}");
+}
