@@ -166,15 +166,15 @@ impl Soak {
 
     fn tell(&mut self) {
         self.ear.listen();
+        let live = self.world.live();
         let hours = self.clock.map_or(0.0, |(first, last)| (last - first).as_secs_f64() / 3_600.0);
         let seconds = self.began.elapsed().as_secs_f64();
         let resident = leaks::resident().map_or(0, |bytes| bytes >> 20);
         println!(
-            "{} jobs in {seconds:.0} s ({hours:.2} h virtual); {} short-lived accounts, {} lanes \
-             kept; {resident} MiB; {}",
+            "{} jobs in {seconds:.0} s ({hours:.2} h virtual); {} short-lived accounts, {live} of \
+             them live; {resident} MiB; {}",
             self.started,
             self.world.accounts_made.load(Ordering::Relaxed),
-            self.world.lanes.len(),
             self.tally,
         );
     }

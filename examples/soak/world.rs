@@ -94,7 +94,7 @@ impl World {
     }
 
     fn unwatched(gate: &Arc<MemoryGate>) -> Result<Admission, BuildError> {
-        Ok(Admission::builder().max_waiting(200).memory_gate(gate.clone()).build()?)
+        Ok(Admission::builder().max_waiting(700).memory_gate(gate.clone()).build()?)
     }
 
     pub(crate) fn admissions(&self) -> [Admission; 2] {
@@ -170,7 +170,7 @@ impl World {
         Ok(())
     }
 
-    /// How many of the short-lived live, but for the one lane that was asked for last.
+    /// How many of the short-lived live, and forgets the others: to remember one keeps its memory.
     pub(crate) fn live(&self) -> usize {
         let mut short_lived = lock(&self.short_lived);
         short_lived.retain(|account| account.strong_count() > 0);
