@@ -31,6 +31,9 @@ impl World {
             ensure!(is <= most, "job {job} was woken {is} times, should be {most} at the most");
         }
         self.check_places(model, snapshot.unseen.count)?;
+        if model.setup.is_tracked {
+            self.check_holders(&snapshot)?;
+        }
         if self.is_watched() {
             self.check_ledger(model, &snapshot, &line)?;
         }
@@ -66,6 +69,21 @@ impl World {
             let held = self.holding.values().filter_map(|holding| holding.places.get(&at)).sum();
             let agrees = if unseen > 0 { is >= held } else { is == held };
             ensure!(agrees, "{is} of {} in use, grants hold {held}", NAMES[at]);
+        }
+        Ok(())
+    }
+
+    /// Every grant that is not settled is listed once on every account it names, unseen ones too.
+    fn check_holders(&self, snapshot: &Snapshot) -> Result<(), String> {
+        for account in &snapshot.accounts {
+            let names = |job: &Job| {
+                let mut parts = self.ledger.demand(*job).iter();
+                parts.any(|part| NAMES[part.0] == &*account.name)
+            };
+            let held = self.holding.iter().filter(|(_, holding)| !holding.is_settled);
+            let (is, right) = (account.holders.len(), held.filter(|(job, _)| names(job)).count());
+            let agrees = is >= right && is <= right + snapshot.unseen.count;
+            ensure!(agrees, "{is} hold some of {}, should be {right}", account.name);
         }
         Ok(())
     }

@@ -68,6 +68,8 @@ pub(crate) struct Setup {
     pub(crate) max_waiting: usize,
     /// Somebody listens to the events.
     pub(crate) is_watched: bool,
+    /// Who holds what is kept.
+    pub(crate) is_tracked: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +122,9 @@ impl fmt::Debug for Setup {
         if !self.is_watched {
             write!(f, ", nobody listens")?;
         }
+        if self.is_tracked {
+            write!(f, ", holders are kept")?;
+        }
         Ok(())
     }
 }
@@ -146,10 +151,11 @@ pub(crate) fn setup() -> impl Strategy<Value = Setup> {
         (1..=2_u32, bucket()),
         prop_oneof![2 => Just(None), 1 => (700..=960_u64).prop_map(Some)],
         prop_oneof![4 => Just(usize::MAX), 1 => 0..=6_usize],
-        prop::bool::weighted(0.6),
+        (prop::bool::weighted(0.6), prop::bool::weighted(0.2)),
     )
-        .prop_map(|(gates, buckets, window, own, lanes, memory, max_waiting, is_watched)| {
+        .prop_map(|(gates, buckets, window, own, lanes, memory, max_waiting, watches)| {
             let (lane_places, lane_limits) = lanes;
+            let (is_watched, is_tracked) = watches;
             Setup {
                 gates,
                 buckets,
@@ -160,6 +166,7 @@ pub(crate) fn setup() -> impl Strategy<Value = Setup> {
                 memory,
                 max_waiting,
                 is_watched,
+                is_tracked,
             }
         })
 }

@@ -147,8 +147,10 @@ impl World {
         let runtime = runtime();
         let inside = runtime.enter();
         let limits = Limits::new(setup);
-        let mut builder =
-            Admission::builder().max_waiting(setup.max_waiting).event_capacity(1 << 14);
+        let mut builder = Admission::builder()
+            .max_waiting(setup.max_waiting)
+            .event_capacity(1 << 14)
+            .track_holders(setup.is_tracked);
         if let Some((gate, _)) = &limits.memory {
             builder = builder.memory_gate(gate.clone());
         }
