@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// As many as take about two minutes; with a time, as many as fit into it.
-    const JOBS: u64 = 6_000_000;
+    const JOBS: u64 = 12_000_000;
 
     pub(crate) fn jobs(&self) -> u64 {
         self.jobs.unwrap_or(if self.real.is_some() { u64::MAX } else { Self::JOBS })
