@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::account::Refusal;
 use crate::amount::Amount;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// Any error of code that is the host's own.
@@ -70,7 +71,10 @@ pub enum AdmitError {
         refusal: Refusal,
     },
     /// An account is broken: one of its methods panicked. A bug in the account, not in the job.
-    #[error("`{account}` is out of order ({source}); jobs that do not name it go on")]
+    #[error(
+        "`{account}` is out of order ({source}): a bug in the account, not in the job; jobs that do \
+         not name it go on"
+    )]
     AccountFault {
         /// The account.
         account: Arc<str>,
@@ -90,7 +94,8 @@ pub enum AdmitError {
     },
     /// The line is full: see [`max_waiting`](crate::AdmissionBuilder::max_waiting).
     #[error(
-        "{waiting} jobs wait already and the line is bounded at {limit}; try again when some have gone"
+        "the line is full: {waiting} waiting, and no more than {limit} may; try again when some have \
+         gone"
     )]
     QueueFull {
         /// How many wait.
@@ -99,10 +104,16 @@ pub enum AdmitError {
         limit: usize,
     },
     /// The admission was stopped, or the runtime under its evaluator went away.
-    #[error("admission has been shut down, nothing more is granted")]
+    #[error(
+        "admission has been shut down, nothing more is granted: start it again if its runtime went \
+         away, else build another"
+    )]
     ShutDown,
     /// The admission closed itself because of a defect.
-    #[error("admission closed after a defect ({0}); nothing more is granted by it")]
+    #[error(
+        "admission closed after a defect ({0}); nothing more is granted by it: report the defect, \
+         and build another"
+    )]
     Closed(#[source] Arc<Defect>),
 }
 
@@ -206,14 +217,20 @@ impl Shortage {
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { account, wanted, reserved_ahead, in_use, capacity, .. } = self;
-        write!(f, "`{account}` is short of {wanted} ({in_use} of {capacity} in use")?;
+        // Memory is asked for nothing, and so may anybody be who only has to stand behind a head.
+        if wanted.is_none() {
+            write!(f, "`{account}` lets nobody go now ({in_use} of {capacity} in use")?;
+        } else {
+            write!(f, "`{account}` is short of {wanted} ({in_use} of {capacity} in use")?;
+        }
         if !reserved_ahead.is_none() {
             write!(f, ", {reserved_ahead} set aside for the job ahead")?;
         }
         match self.retry_at {
             Some(at) => {
                 let wait = at.saturating_duration_since(Instant::now());
-                write!(f, ", fits in {:.1} s)", wait.as_secs_f64())
+                let fits = if wanted.is_none() { "asked again" } else { "fits" };
+                write!(f, ", {fits} in {:.1} s)", wait.as_secs_f64())
             }
             None => f.write_str(", fits when some is given back)"),
         }
@@ -289,14 +306,14 @@ impl Defect {
     }
 }
 
-/// The text of a panic, at most 200 characters of it.
+/// The text of a panic, on one line, at most 200 characters of it.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("(not a text)");
-    text.chars().take(200).collect()
+    OneLine(text).to_string().chars().take(200).collect()
 }
 
 #[cfg(test)]
@@ -352,6 +369,8 @@ mod tests {
         let caught = AccountPanic::catch("fits", || panic!("{}", "x".repeat(500))).unwrap_err();
         assert_eq!(caught.method, "fits");
         assert_eq!(caught.message.len(), 200);
+        let caught = AccountPanic::catch("fits", || panic!("left\n  right")).unwrap_err();
+        assert_eq!(caught.message, "left   right");
     }
 
     #[test]

@@ -68,6 +68,7 @@ mod limits;
 mod models;
 mod money;
 mod monitor;
+mod one_line;
 mod snapshot;
 mod sync;
 #[cfg(any(test, feature = "testing"))]

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::inbox::{Inbox, Mark, Marks};
 use super::{Account, Replenishment};
 use crate::error::{AccountPanic, ConfigError};
+use crate::one_line::is_one_line;
 use crate::sync::{
     Arc, AtomicU8, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, StaticU64, Weak,
 };
@@ -83,12 +84,17 @@ impl AccountLink {
     ///
     /// # Errors
     ///
-    /// When the name is empty or only white space: it is what events, errors and snapshots call
-    /// the account.
+    /// When the name is empty or only white space, or holds a line break or another control
+    /// character: it is what events, errors, snapshots and log lines call the account, and it may
+    /// have come from a key that somebody else chose.
     pub fn new(name: impl Into<Arc<str>>) -> Result<Self, ConfigError> {
         let name = name.into();
         if name.trim().is_empty() {
             return Err(ConfigError::new("name", format!("{name:?}"), "must not be empty"));
+        }
+        if !is_one_line(&name) {
+            let requirement = "must be one line without control characters";
+            return Err(ConfigError::new("name", format!("{name:?}"), requirement));
         }
         Ok(Self {
             name,

@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::spec::{ModelSpec, Prices};
 use crate::error::{BoxError, ConfigError};
+use crate::one_line::OneLine;
 
 /// Where in a catalog something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +43,9 @@ pub enum CatalogError {
     },
     /// It is no TOML, or no catalog: a key is unknown, missing, or of the wrong type.
     #[error(
-        "{place}: {message}; a catalog is a list of [[model]] tables with id, tokens_per_minute \
-         or max_concurrent, and optionally requests_per_minute and prices"
+        "{place}: {}; a catalog is a list of [[model]] tables with id, tokens_per_minute \
+         or max_concurrent, and optionally requests_per_minute and prices",
+        OneLine(message)
     )]
     Syntax {
         /// Where.
@@ -54,7 +56,7 @@ pub enum CatalogError {
         source: BoxError,
     },
     /// A model has a value it cannot have.
-    #[error("{place}: model `{model}`: {source}; correct the value or remove the model")]
+    #[error("{place}: model `{}`: {source}; correct the value or remove the model", OneLine(model))]
     Invalid {
         /// Where.
         place: CatalogPlace,
@@ -65,8 +67,9 @@ pub enum CatalogError {
     },
     /// Two models have one id.
     #[error(
-        "{place}: model `{model}` is there already, on line {first_line}; give one of them another \
-         id: each id is a limit of its own"
+        "{place}: model `{}` is there already, on line {first_line}; give one of them another \
+         id: each id is a limit of its own",
+        OneLine(model)
     )]
     Duplicate {
         /// Where it is for the second time.
@@ -358,6 +361,14 @@ currency = "EUR"
         let (said, error) = refused(&format!("{one}{one}"));
         assert!(matches!(error, CatalogError::Duplicate { first_line: 2, .. }), "{error:?}");
         assert!(said.starts_with("catalog, line 5: model `a`"), "{said}");
+    }
+
+    #[test]
+    fn an_id_of_two_lines_is_told_on_one() {
+        let (said, _) = refused("[[model]]\nid = \"a\\nb\"\ntokens_per_minute = 0");
+        assert!(said.starts_with("catalog, line 3: model `a b`: "), "{said}");
+        let (said, _) = refused("[[model]]\n\"a\\nb\" = 1");
+        assert!(said.starts_with("catalog, line 2: ") && !said.contains('\n'), "{said}");
     }
 
     #[test]

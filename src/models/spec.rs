@@ -6,6 +6,7 @@ use super::usage::Usage;
 use crate::error::ConfigError;
 use crate::limits::Limits;
 use crate::money::{Currency, Money, Sum};
+use crate::one_line::is_one_line;
 
 /// One model as a job reserves it: what its provider allows a minute, or how many calls at once.
 ///
@@ -96,11 +97,15 @@ impl ModelSpec {
     ///
     /// # Errors
     ///
-    /// Names the first field that will not do: an empty id, a limit of zero, no limit at all, a
-    /// negative price.
+    /// Names the first field that will not do: an id that is empty or not one line, a limit of
+    /// zero, no limit at all, a negative price.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.id.trim().is_empty() {
             return Err(ConfigError::new("id", format!("{:?}", self.id), "must not be empty"));
+        }
+        if !is_one_line(&self.id) {
+            let requirement = "must be one line without control characters";
+            return Err(ConfigError::new("id", format!("{:?}", self.id), requirement));
         }
         let positive = "must be at least 1";
         if self.requests_per_minute == Some(0) {
@@ -306,6 +311,7 @@ mod tests {
         let negative = Prices::per_million(Decimal::ONE, Decimal::NEGATIVE_ONE);
         for (spec, field) in [
             (ModelSpec::new(" ", 1), "id"),
+            (ModelSpec::new("a\nb", 1), "id"),
             (ModelSpec::new("m", 0), "tokens_per_minute"),
             (ModelSpec::new("m", 1).with_requests_per_minute(0), "requests_per_minute"),
             (ModelSpec::concurrent("m", 0), "max_concurrent"),

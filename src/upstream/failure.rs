@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::one_line::OneLine;
+
 /// What kind of failure an upstream reported.
 ///
 /// Limits weigh failures by kind: a refusal for lack of capacity asks to slow down, a stray fault
@@ -131,7 +133,8 @@ impl UpstreamFailure {
         self.kind.is_retryable()
     }
 
-    /// One line: status, service, message, and what the server asked for.
+    /// One line: status, service, message, and what the server asked for. Whatever the message
+    /// holds, it stays one line.
     #[must_use]
     pub fn summary(&self) -> String {
         self.to_string()
@@ -144,9 +147,9 @@ impl fmt::Display for UpstreamFailure {
             Some(status) => write!(f, "HTTP {status}")?,
             None => f.write_str("no response")?,
         }
-        write!(f, " from {}", self.service)?;
+        write!(f, " from {}", OneLine(&self.service))?;
         if !self.message.is_empty() {
-            write!(f, ": {}", self.message)?;
+            write!(f, ": {}", OneLine(&self.message))?;
         }
         if let Some(after) = self.retry_after {
             write!(f, " (server asked for {after:?})")?;
@@ -224,6 +227,17 @@ mod tests {
     fn a_summary_without_a_response_says_so() {
         let failure = UpstreamFailure::no_response("maps", "");
         assert_eq!(failure.summary(), "no response from maps");
+    }
+
+    #[test]
+    fn a_message_of_many_lines_is_told_on_one() {
+        let said = "slow down\r\n2026-01-01 ERROR forged line\u{1b}[2J";
+        let failure = UpstreamFailure::status(429, "s", said);
+        assert_eq!(failure.message, said, "the message itself is as it was");
+        assert_eq!(
+            failure.summary(),
+            "HTTP 429 from s: slow down  2026-01-01 ERROR forged line [2J"
+        );
     }
 
     #[test]

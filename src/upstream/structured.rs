@@ -5,6 +5,8 @@
 
 /// The most members of a field that are read: somebody else's header is no reason to work long.
 const MOST_MEMBERS: usize = 64;
+/// The most parameters of a member.
+const MOST_PARAMETERS: usize = 64;
 
 /// A bare item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +111,9 @@ impl<'a> Scan<'a> {
         let mut parameters = Vec::new();
         while self.peek() == Some(b';') {
             self.expect(b';')?;
+            if parameters.len() == MOST_PARAMETERS {
+                return None;
+            }
             self.skip(|byte| byte == b' ');
             if !self.peek().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'*') {
                 return None;
@@ -271,6 +276,9 @@ mod tests {
         let long = |members: usize| vec!["a"; members].join(",");
         assert!(list(&long(MOST_MEMBERS)).is_some());
         assert!(list(&long(MOST_MEMBERS + 1)).is_none());
+        let member = |parameters| format!("a{}", ";q=1".repeat(parameters));
+        assert!(list(&member(MOST_PARAMETERS)).is_some());
+        assert!(list(&member(MOST_PARAMETERS + 1)).is_none());
     }
 
     proptest! {

@@ -13,5 +13,7 @@ mod i;
 mod k;
 mod l;
 mod m;
+mod ours;
+mod own;
 mod support;
 mod windows;

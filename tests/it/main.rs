@@ -13,3 +13,4 @@ mod line;
 mod overdue;
 mod snapshot;
 mod support;
+mod texts;
