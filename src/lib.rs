@@ -80,8 +80,10 @@ pub use account::{
 pub use amount::{Amount, JobInfo};
 pub use db::{
     CountingHandle, CountingProvider, DatabaseSettings, DbProvider, DbProviders, DbProvidersError,
-    DbVerb, Mapped, ProviderError, ambient,
+    DbVerb, Mapped, ProviderError, ambient, requires_new,
 };
+#[cfg(feature = "sqlx")]
+pub use db::{SqlDialect, SqlxHandle, SqlxProvider, SqlxProviderBuilder, SqlxSession};
 pub use demand::{Demand, Entry};
 pub use error::{
     AccountPanic, AdmitError, BoxError, BuildError, ConfigError, Defect, Shortage, StartError,

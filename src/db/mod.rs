@@ -11,8 +11,10 @@ mod mapped;
 mod provider;
 mod registry;
 mod settings;
+#[cfg(feature = "sqlx")]
+mod sqlx;
 
-pub use self::ambient::ambient;
+pub use self::ambient::{ambient, requires_new};
 pub(crate) use self::ambient::{Bound, in_scope};
 pub(crate) use self::boxed::{AnyHandle, AnyProvider, Verbed};
 pub use self::counting::{CountingHandle, CountingProvider};
@@ -21,3 +23,5 @@ pub use self::mapped::Mapped;
 pub use self::provider::DbProvider;
 pub use self::registry::{DbProviders, DbProvidersError};
 pub use self::settings::DatabaseSettings;
+#[cfg(feature = "sqlx")]
+pub use self::sqlx::{SqlDialect, SqlxHandle, SqlxProvider, SqlxProviderBuilder, SqlxSession};
