@@ -111,10 +111,7 @@ pub fn ambient<P: DbProvider>(provider: &Arc<P>) -> Result<P::Session, ProviderE
 ///
 /// Dropped half-way, it aborts the second session, and nothing of it is committed, unless it was
 /// committing: a commit that is dropped is done or not, as with every database.
-pub async fn requires_new<P, T, E, F>(
-    provider: &Arc<P>,
-    work: impl FnOnce() -> F,
-) -> Result<T, E>
+pub async fn requires_new<P, T, E, F>(provider: &Arc<P>, work: impl FnOnce() -> F) -> Result<T, E>
 where
     P: DbProvider,
     F: Future<Output = Result<T, E>>,
@@ -199,6 +196,8 @@ async fn within<T>(
     let limit: Duration = provider.acquire_timeout();
     match tokio::time::timeout(limit, step).await {
         Ok(done) => done,
-        Err(_) => Err(ProviderError::TimedOut { provider: Arc::clone(provider.name()), verb, limit }),
+        Err(_) => {
+            Err(ProviderError::TimedOut { provider: Arc::clone(provider.name()), verb, limit })
+        }
     }
 }

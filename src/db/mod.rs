@@ -14,8 +14,8 @@ mod settings;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 
-pub use self::ambient::{ambient, requires_new};
 pub(crate) use self::ambient::{Bound, in_scope};
+pub use self::ambient::{ambient, requires_new};
 pub(crate) use self::boxed::{AnyHandle, AnyProvider, Verbed};
 pub use self::counting::{CountingHandle, CountingProvider};
 pub use self::error::{DbVerb, ProviderError};

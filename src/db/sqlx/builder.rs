@@ -86,10 +86,7 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
     }
 }
 
-fn speak<'a, DB: Database>(
-    connection: &'a mut DB::Connection,
-    statement: &'static str,
-) -> Asked<'a>
+fn speak<'a, DB: Database>(connection: &'a mut DB::Connection, statement: &'static str) -> Asked<'a>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {

@@ -37,7 +37,9 @@ impl SqlDialect {
     /// it so.
     pub(super) const fn refuses_writes(self) -> &'static str {
         match self {
-            Self::Postgres => "SELECT 1 WHERE current_setting('default_transaction_read_only') = 'on'",
+            Self::Postgres => {
+                "SELECT 1 WHERE current_setting('default_transaction_read_only') = 'on'"
+            }
             Self::Sqlite => "SELECT 1 FROM pragma_query_only WHERE query_only = 1",
             Self::MySql => "SELECT 1 FROM DUAL WHERE @@SESSION.transaction_read_only = 1",
         }
