@@ -229,6 +229,11 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
         }
     }
 
+    /// A commit is complete when the database answers it.
+    async fn await_completion(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
+        self.check(handle)
+    }
+
     async fn rollback(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
         self.check(handle)?;
         let Some(mut lease) = handle.seat.turn().await else { return Ok(()) };

@@ -1,0 +1,8 @@
+//! Providers on real databases: SQLite in a file, and a PostgreSQL server.
+//!
+//! Real databases take real time. Nothing here asserts how fast anything is: conditions are waited
+//! for, with bounds that only a hang reaches.
+
+mod contract;
+mod postgres;
+mod sqlite;
