@@ -82,6 +82,8 @@ pub use db::{
     CountingHandle, CountingProvider, DatabaseSettings, DbProvider, DbProviders, DbProvidersError,
     DbVerb, Mapped, ProviderError, ambient, requires_new,
 };
+#[cfg(feature = "sea-orm")]
+pub use db::{SeaOrmProvider, SeaOrmSession, SeaOrmTransaction};
 #[cfg(feature = "sqlx")]
 pub use db::{SqlDialect, SqlxHandle, SqlxProvider, SqlxProviderBuilder, SqlxSession};
 pub use demand::{Demand, Entry};

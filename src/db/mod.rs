@@ -10,6 +10,8 @@ mod error;
 mod mapped;
 mod provider;
 mod registry;
+#[cfg(feature = "sea-orm")]
+mod sea_orm;
 mod settings;
 #[cfg(feature = "sqlx")]
 mod sqlx;
@@ -22,6 +24,8 @@ pub use self::error::{DbVerb, ProviderError};
 pub use self::mapped::Mapped;
 pub use self::provider::DbProvider;
 pub use self::registry::{DbProviders, DbProvidersError};
+#[cfg(feature = "sea-orm")]
+pub use self::sea_orm::{SeaOrmProvider, SeaOrmSession, SeaOrmTransaction};
 pub use self::settings::DatabaseSettings;
 #[cfg(feature = "sqlx")]
 pub use self::sqlx::{SqlDialect, SqlxHandle, SqlxProvider, SqlxProviderBuilder, SqlxSession};

@@ -97,6 +97,12 @@ impl<DB: Database> SqlxProvider<DB> {
         &self.pool
     }
 
+    /// What the database speaks.
+    #[must_use]
+    pub const fn dialect(&self) -> SqlDialect {
+        self.dialect
+    }
+
     /// The connection of the job that runs here, with its transaction, for code that was not handed
     /// it.
     ///
