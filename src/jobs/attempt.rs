@@ -103,7 +103,7 @@ impl Attempts<'_> {
             Arc::clone(&self.plan),
             Arc::clone(tenure.meter()),
             Arc::clone(tenure.held().grant()),
-            tenure.held().bound(),
+            tenure.held().bound(self.plan.is_read_only),
             cancelled.clone(),
             record.attempts,
         );

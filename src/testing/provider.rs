@@ -3,6 +3,7 @@
 mod checked;
 mod clauses;
 mod ends;
+mod fan_out;
 mod faults;
 mod fixture;
 
@@ -63,9 +64,9 @@ impl<F: ProviderFixture> ProviderContract<F> {
         self
     }
 
-    /// The fixture.
-    pub const fn fixture(&self) -> &F {
-        &self.fixture
+    /// The fixture, for an end in order.
+    pub fn into_fixture(self) -> F {
+        self.fixture
     }
 
     /// Checks clause after clause up to the first breach.
@@ -135,6 +136,7 @@ impl<F: ProviderFixture> ProviderContract<F> {
             Clause::Completion => self.completion().await,
             Clause::HalfWay => self.half_way().await,
             Clause::Broken => self.broken().await,
+            Clause::FanOut => self.fan_out().await,
         }
     }
 }
@@ -179,6 +181,9 @@ pub enum Clause {
     HalfWay,
     /// On a broken connection no verb hangs, every handle ends, and the next one works.
     Broken,
+    /// Many jobs through a [`JobRunner`](crate::JobRunner), of which some fail and some are dropped
+    /// half-way, never have more connections out than the bound, and end with none.
+    FanOut,
 }
 
 impl Clause {
@@ -199,12 +204,18 @@ impl Clause {
         Self::Completion,
         Self::HalfWay,
         Self::Broken,
+        Self::FanOut,
     ];
 
     const fn needs_a_connection(self) -> bool {
         !matches!(
             self,
-            Self::Identity | Self::Order | Self::Foreign | Self::Completion | Self::HalfWay
+            Self::Identity
+                | Self::Order
+                | Self::Foreign
+                | Self::Completion
+                | Self::HalfWay
+                | Self::FanOut
         )
     }
 }
@@ -227,6 +238,7 @@ impl fmt::Display for Clause {
             Self::Completion => "completion",
             Self::HalfWay => "half-way",
             Self::Broken => "broken",
+            Self::FanOut => "fan-out",
         })
     }
 }

@@ -37,13 +37,15 @@ async fn sqlx_keeps_the_contract_on_sqlite_with_threads() {
 #[tokio::test]
 async fn sqlx_keeps_the_contract_on_postgres() {
     let Some(database) = PostgresDatabase::open(8).await else { return };
-    let fixture = SqlxOnPostgres(database);
-    let contract = ProviderContract::new(fixture);
+    let contract = ProviderContract::new(SqlxOnPostgres(database));
     contract.assert().await;
+    contract.into_fixture().0.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlx_keeps_the_contract_on_postgres_with_threads() {
     let Some(database) = PostgresDatabase::open(8).await else { return };
-    ProviderContract::new(SqlxOnPostgres(database)).assert().await;
+    let contract = ProviderContract::new(SqlxOnPostgres(database));
+    contract.assert().await;
+    contract.into_fixture().0.drop().await;
 }

@@ -46,7 +46,8 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
         self
     }
 
-    /// The statement that opens a job's transaction; `BEGIN`, until told otherwise.
+    /// The statement that opens a job's transaction; `BEGIN`, until told otherwise, and for jobs that
+    /// are read-only.
     ///
     /// `BEGIN IMMEDIATE` is good on SQLite when jobs read before they write: a plain transaction
     /// that has read what another one has changed since cannot write, and no waiting helps.

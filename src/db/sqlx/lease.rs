@@ -1,13 +1,18 @@
 //! One connection out of the pool, and what is known of its state.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection as _, Database, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::SqlDialect;
+
+/// How long a connection may take to say goodbye, as sqlx's own pool has it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether a statement answered with a row.
 pub(super) type Asked<'c> = Pin<Box<dyn Future<Output = sqlx::Result<bool>> + Send + 'c>>;
@@ -30,6 +35,8 @@ pub(super) struct Lease<DB: Database> {
     /// A step of ours was dropped half-way, or failed without an answer of the database's: what
     /// state the connection is in is unknown, and it must not go back.
     suspect: bool,
+    /// Writes are refused.
+    read_only: bool,
     /// Writes were allowed before and must be again.
     restore: bool,
 }
@@ -42,7 +49,15 @@ impl<DB: Database> Lease<DB> {
     ) -> Self {
         let runtime = Handle::current();
         let connection = Some(connection);
-        Self { connection, speak, dialect, runtime, suspect: false, restore: false }
+        Self {
+            connection,
+            speak,
+            dialect,
+            runtime,
+            suspect: false,
+            read_only: false,
+            restore: false,
+        }
     }
 
     pub(super) fn connection(&self) -> &DB::Connection {
@@ -84,6 +99,7 @@ impl<DB: Database> Lease<DB> {
 
     /// Refuses writes, unless they are refused already.
     pub(super) async fn refuse_writes(&mut self) -> sqlx::Result<()> {
+        self.read_only = true;
         if !self.ask(self.dialect.refuses_writes()).await? {
             self.restore = true;
             self.ask(self.dialect.refuse_writes()).await?;
@@ -91,9 +107,11 @@ impl<DB: Database> Lease<DB> {
         Ok(())
     }
 
+    /// Begins with `statement`, where writes are allowed: it may ask for a lock to write with.
     pub(super) async fn begin(&mut self, statement: Option<&'static str>) -> sqlx::Result<()> {
         let before = self.step();
-        let statement = statement.map(|statement| statement.into_sql_str());
+        let statement =
+            statement.filter(|_| !self.read_only).map(|statement| statement.into_sql_str());
         let begun = DB::TransactionManager::begin(self.connection_mut(), statement).await;
         self.stepped(before, begun)
     }
@@ -152,9 +170,21 @@ impl<DB: Database> Lease<DB> {
     /// Closes the connection, and is done when its place in the pool is free.
     pub(super) async fn discard(mut self) {
         if let Some(connection) = self.connection.take() {
-            // There is nobody to whom it would matter why a connection given up does not close.
-            let _ = connection.close().await;
+            // There is nobody to whom it would matter why a connection given up does not close, and
+            // one that cannot is closed by being dropped.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close()).await;
         }
+    }
+
+    /// The same in a task, from any thread.
+    pub(super) fn discard_later(self, discarded: CancellationToken) {
+        let runtime = self.runtime.clone();
+        // Cancelled also where the task is only dropped.
+        let discarded = discarded.drop_guard();
+        runtime.spawn(async move {
+            self.discard().await;
+            drop(discarded);
+        });
     }
 }
 

@@ -147,10 +147,7 @@ impl<DB: Database> SqlxProvider<DB> {
         &self,
         handle: &SqlxHandle<DB>,
     ) -> Result<SqlxSession<DB>, ProviderError> {
-        match tokio::time::timeout(self.acquire_timeout, self.turn(handle)).await {
-            Ok(turn) => turn.map(SqlxSession),
-            Err(_) => Err(ProviderError::InUse { provider: Arc::clone(&self.name) }),
-        }
+        self.turn(handle).await.map(SqlxSession)
     }
 
     fn check(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
@@ -160,9 +157,25 @@ impl<DB: Database> SqlxProvider<DB> {
         Ok(())
     }
 
+    /// The connection when it is our turn; [`Closed`](ProviderError::Closed) after the end.
     async fn turn(&self, handle: &SqlxHandle<DB>) -> Result<Turn<DB>, ProviderError> {
+        self.turn_before_the_end(handle).await?.ok_or_else(|| self.closed())
+    }
+
+    /// The same; `None` after the end. Nobody waits forever: a guard that was carried out of its job
+    /// would keep the job's permit, too.
+    async fn turn_before_the_end(
+        &self,
+        handle: &SqlxHandle<DB>,
+    ) -> Result<Option<Turn<DB>>, ProviderError> {
         self.check(handle)?;
-        handle.seat.turn().await.ok_or_else(|| self.closed())
+        tokio::time::timeout(self.acquire_timeout, handle.seat.turn())
+            .await
+            .map_err(|_| self.in_use())
+    }
+
+    fn in_use(&self) -> ProviderError {
+        ProviderError::InUse { provider: Arc::clone(&self.name) }
     }
 
     fn closed(&self) -> ProviderError {
@@ -208,7 +221,7 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
         self.check(handle)?;
         match handle.seat.try_turn() {
             Ok(turn) => turn.map(SqlxSession).ok_or_else(|| self.closed()),
-            Err(Taken) => Err(ProviderError::InUse { provider: Arc::clone(&self.name) }),
+            Err(Taken) => Err(self.in_use()),
         }
     }
 
@@ -241,16 +254,18 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
     }
 
     async fn rollback(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
-        self.check(handle)?;
-        let Some(mut lease) = handle.seat.turn().await else { return Ok(()) };
+        let Some(mut lease) = self.turn_before_the_end(handle).await? else { return Ok(()) };
         lease.rollback().await.map_err(|source| self.failed(DbVerb::Rollback, source))
     }
 
     async fn close(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
-        self.check(handle)?;
-        let turn = handle.seat.turn().await;
+        let turn = self.turn_before_the_end(handle).await?;
         // From here it is ours alone: dropped half-way, it is closed.
-        let Some(mut lease) = turn.and_then(Turn::take) else { return Ok(()) };
+        let Some(mut lease) = turn.and_then(Turn::take) else {
+            // So that after an abort, too, the permit does not return before the connection.
+            handle.seat.discarded().await;
+            return Ok(());
+        };
         if lease.is_suspect() {
             lease.discard().await;
             return Ok(());

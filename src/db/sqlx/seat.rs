@@ -4,14 +4,17 @@ use std::ops::{Deref, DerefMut};
 
 use sqlx::Database;
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::lease::Lease;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};
 
 /// A job's connection: one guard at a time has it, until somebody takes it out for good.
 pub(super) struct Seat<DB: Database> {
     lease: Arc<Mutex<Option<Lease<DB>>>>,
     given_up: AtomicBool,
+    /// There from when the connection given up is being closed; cancelled when it is gone.
+    discarded: OnceLock<CancellationToken>,
 }
 
 /// Somebody has the connection already.
@@ -20,10 +23,10 @@ pub(super) struct Taken;
 impl<DB: Database> Seat<DB> {
     pub(super) fn new(lease: Lease<DB>) -> Arc<Self> {
         let lease = Arc::new(Mutex::new(Some(lease)));
-        Arc::new(Self { lease, given_up: AtomicBool::new(false) })
+        Arc::new(Self { lease, given_up: AtomicBool::new(false), discarded: OnceLock::new() })
     }
 
-    pub(super) fn is_given_up(&self) -> bool {
+    fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::SeqCst)
     }
 
@@ -53,13 +56,25 @@ impl<DB: Database> Seat<DB> {
         self.sweep();
     }
 
+    /// Waits until a connection that was given up is gone from its pool. One that somebody still has
+    /// is not waited for.
+    pub(super) async fn discarded(&self) {
+        if let Some(discarded) = self.discarded.get() {
+            discarded.cancelled().await;
+        }
+    }
+
     fn sweep(&self) {
-        if self.is_given_up()
-            && let Ok(mut place) = self.lease.try_lock()
-        {
-            let lease = place.take();
+        if !self.is_given_up() {
+            return;
+        }
+        let Ok(mut place) = self.lease.try_lock() else { return };
+        let lease = place.take();
+        // There is one connection, so one to be taken here.
+        if let Some(lease) = lease {
+            let discarded = self.discarded.get_or_init(CancellationToken::new).clone();
             drop(place);
-            drop(lease);
+            lease.discard_later(discarded);
         }
     }
 }
