@@ -255,3 +255,6 @@ pub struct ContractBreach {
     /// What it did, and what it should have done.
     pub what: String,
 }
+
+#[cfg(test)]
+mod tests;
