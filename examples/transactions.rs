@@ -1,8 +1,8 @@
 //! Jobs that write to a database: each holds one connection while it may run, and works inside one
 //! transaction that its repository functions find by themselves.
 //!
-//! Three orders come in, and two places at the database are free. One order is for more than there
-//! is: its job fails after it has written, and leaves only its audit row.
+//! One order is for more apples than there are. Its job fails after it has written, and leaves only
+//! its audit row, which a transaction of its own has committed.
 //!
 //! ```console
 //! cargo run --example transactions
@@ -27,26 +27,28 @@ impl Shop {
     async fn audit(&self, customer: &str) -> Result<(), BoxError> {
         self.database
             .requires_new(async || {
-                let mut connection = self.database.ambient().await?;
                 let insert = sqlx::query("INSERT INTO audit (customer) VALUES (?)").bind(customer);
-                insert.execute(&mut *connection).await?;
+                insert.execute(&mut *self.database.ambient().await?).await?;
                 Ok(())
             })
             .await
     }
 
     async fn book(&self, customer: &str, apples: u32) -> Result<(), BoxError> {
-        let mut connection = self.database.ambient().await?;
         let insert = sqlx::query("INSERT INTO orders (customer, apples) VALUES (?, ?)");
-        insert.bind(customer).bind(apples).execute(&mut *connection).await?;
+        let insert = insert.bind(customer).bind(apples);
+        insert.execute(&mut *self.database.ambient().await?).await?;
         Ok(())
     }
 
     async fn take(&self, apples: u32) -> Result<(), BoxError> {
-        let mut connection = self.database.ambient().await?;
         let take = sqlx::query("UPDATE stock SET apples = apples - ?1 WHERE apples >= ?1");
-        let taken = take.bind(apples).execute(&mut *connection).await?.rows_affected();
-        if taken == 1 { Ok(()) } else { Err(format!("there are no {apples} apples").into()) }
+        let taken = take.bind(apples).execute(&mut *self.database.ambient().await?).await?;
+        if taken.rows_affected() == 1 {
+            Ok(())
+        } else {
+            Err(format!("there are no {apples} apples").into())
+        }
     }
 }
 
@@ -55,7 +57,7 @@ async fn main() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
     let pool = open(folder.path()).await?;
 
-    // Two jobs at once, each with room for the second connection of its audit row.
+    // Two jobs at once, and room in the pool for a second connection of each.
     let shop = Arc::new(Shop { database: SqlxProvider::new("shop", 2, pool.clone())? });
     let admission = Admission::builder().start()?;
     let runner = JobRunner::builder(&admission).build()?;
@@ -78,14 +80,14 @@ async fn main() -> Result<(), BoxError> {
         }
     }
 
+    println!("connections out: {}", pool.size() as usize - pool.num_idle());
     println!("orders: {}", names(&pool, "SELECT customer FROM orders").await?);
     println!("audit:  {}", names(&pool, "SELECT customer FROM audit").await?);
-    println!("connections still out: {}", pool.size() as usize - pool.num_idle());
     pool.close().await;
     Ok(())
 }
 
-/// Two connections for the permits, two for second ones.
+/// Four connections: one for each of two permits, and one more for each audit row.
 async fn open(folder: &std::path::Path) -> Result<SqlitePool, sqlx::Error> {
     let options = SqliteConnectOptions::new()
         .filename(folder.join("shop.sqlite"))

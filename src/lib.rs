@@ -54,7 +54,9 @@
 //! | `http` | no | limits and failures read from response headers |
 //! | `catalog` | no | models from a TOML file |
 //! | `serde` | no | events, snapshots' counters and configuration as data |
-//! | `testing` | no | the account contract as a test, scripted memory, the monitor's own checks |
+//! | `sqlx` | no | a job's connection from a sqlx 0.9 pool; the drivers are yours to choose |
+//! | `sea-orm` | no | the same connection for SeaORM 2; brings `sqlx` |
+//! | `testing` | no | the contracts of accounts and providers as tests, scripted memory, the monitor's own checks |
 
 mod account;
 mod amount;

@@ -120,16 +120,18 @@ where
     let outer = bound();
     // To run beside a permit, one must be held.
     outer.handle(provider)?;
-    let second = Second::open(provider, outer.read_only).await?;
+    // Boxed, here and below: what it takes to get and end a connection is large, and this is part of
+    // the job's own future.
+    let second = Box::pin(Second::open(provider, outer.read_only)).await?;
     let inner = Arc::new(outer.with(provider, Arc::clone(&second.handle)));
     let done = in_scope(inner, async { work().await }).await;
     match done {
         Ok(done) => {
-            second.commit().await?;
+            Box::pin(second.commit()).await?;
             Ok(done)
         }
         Err(error) => {
-            second.roll_back().await;
+            Box::pin(second.roll_back()).await;
             Err(error)
         }
     }

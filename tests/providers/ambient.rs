@@ -22,8 +22,7 @@ where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
     async fn save(&self, number: u64) -> Result<(), BoxError> {
-        let mut session = self.0.ambient().await?;
-        session.execute(insert(number)).await?;
+        self.0.ambient().await?.execute(insert(number)).await?;
         Ok(())
     }
 

@@ -34,7 +34,7 @@ impl World {
     }
 
     /// No permit, no connection, no transaction; and the row as it should be.
-    async fn is_left_in_order(self, rows: usize) {
+    async fn ends_in_order(self, rows: usize) {
         self.admission.stop();
         self.admission.drained().await;
         assert_eq!(self.provider.account().status().active, 0);
@@ -57,7 +57,7 @@ async fn a_job_that_succeeds_leaves_its_row() {
         })
         .await
         .unwrap();
-    world.is_left_in_order(1).await;
+    world.ends_in_order(1).await;
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn a_job_that_swallows_a_failed_statement_is_not_taken_for_done() {
         .await
         .unwrap_err();
     assert!(matches!(error, RunError::Commit { .. }), "{error}");
-    world.is_left_in_order(0).await;
+    world.ends_in_order(0).await;
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_job_that_panics_leaves_nothing() {
     });
     let run = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run));
     assert!(run.await.is_err());
-    world.is_left_in_order(0).await;
+    world.ends_in_order(0).await;
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_job_cancelled_in_the_middle_of_a_statement_leaves_nothing() {
         .await
         .unwrap_err();
     assert!(matches!(error, RunError::Cancelled { .. }), "{error}");
-    world.is_left_in_order(0).await;
+    world.ends_in_order(0).await;
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_job_that_outlives_its_time_and_grace_leaves_nothing() {
     while world.database.busy().await > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    world.is_left_in_order(0).await;
+    world.ends_in_order(0).await;
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_run_that_is_dropped_leaves_nothing() {
         _ = run => panic!("it was to be dropped"),
         () = inserted.notified() => {}
     }
-    world.is_left_in_order(0).await;
+    world.ends_in_order(0).await;
 }
 
 #[tokio::test]

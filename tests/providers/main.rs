@@ -3,6 +3,8 @@
 //! Real databases take real time. Nothing here asserts how fast anything is: conditions are waited
 //! for, with bounds that only a hang reaches.
 
+#![allow(clippy::significant_drop_tightening, reason = "a job keeps its session while it works")]
+
 mod ambient;
 mod contract;
 mod jobs;

@@ -141,14 +141,12 @@ async fn the_pool_of_a_database_connection_will_do() {
     let admission = Admission::builder().start().unwrap();
     let runner = JobRunner::builder(&admission).build().unwrap();
     let requirements = Requirements::new().database(&provider).transactional();
-    let seen = runner
-        .run(requirements, async |resources| {
-            let session = resources.get(&provider)?;
-            insert(&session, 1).await?;
-            Ok::<_, BoxError>((count(&session).await, count(&host).await))
-        })
-        .await
-        .unwrap();
+    let run = runner.run(requirements, async |resources| {
+        let session = resources.get(&provider)?;
+        insert(&session, 1).await?;
+        Ok::<_, BoxError>((count(&session).await, count(&host).await))
+    });
+    let seen = Box::pin(run).await.unwrap();
     assert_eq!(seen, (1, 0), "its own transaction sees the row, the host's connection does not");
     assert_eq!(count(&host).await, 1);
 }

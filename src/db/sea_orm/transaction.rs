@@ -65,17 +65,15 @@ impl<DB: Database> SeaOrmTransaction<DB> {
 #[async_trait::async_trait]
 impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
     async fn commit(mut self) -> Result<(), DbErr> {
-        let connection = Arc::clone(&self.connection);
-        let mut session = connection.turn().await;
-        DB::TransactionManager::commit(&mut session).await.map_err(querying)?;
+        let ended = DB::TransactionManager::commit(&mut *self.connection.turn().await).await;
+        ended.map_err(querying)?;
         self.open = false;
         Ok(())
     }
 
     async fn rollback(mut self) -> Result<(), DbErr> {
-        let connection = Arc::clone(&self.connection);
-        let mut session = connection.turn().await;
-        DB::TransactionManager::rollback(&mut session).await.map_err(querying)?;
+        let ended = DB::TransactionManager::rollback(&mut *self.connection.turn().await).await;
+        ended.map_err(querying)?;
         self.open = false;
         Ok(())
     }

@@ -17,7 +17,7 @@ pub enum SqlDialect {
     Postgres,
     /// SQLite.
     Sqlite,
-    /// MySQL from 5.7.20, MariaDB from 11.1.
+    /// MySQL and MariaDB.
     MySql,
 }
 
@@ -41,7 +41,11 @@ impl SqlDialect {
                 "SELECT 1 WHERE current_setting('default_transaction_read_only') = 'on'"
             }
             Self::Sqlite => "SELECT 1 FROM pragma_query_only WHERE query_only = 1",
-            Self::MySql => "SELECT 1 FROM DUAL WHERE @@SESSION.transaction_read_only = 1",
+            // Its name differs among versions.
+            Self::MySql => {
+                "SHOW SESSION VARIABLES WHERE Value = 'ON'
+                 AND Variable_name IN ('transaction_read_only', 'tx_read_only')"
+            }
         }
     }
 

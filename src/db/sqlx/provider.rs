@@ -259,9 +259,9 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
     }
 
     async fn close(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
-        let turn = self.turn_before_the_end(handle).await?;
+        let taken = self.turn_before_the_end(handle).await?.and_then(Turn::take);
         // From here it is ours alone: dropped half-way, it is closed.
-        let Some(mut lease) = turn.and_then(Turn::take) else {
+        let Some(mut lease) = taken else {
             // So that after an abort, too, the permit does not return before the connection.
             handle.seat.discarded().await;
             return Ok(());

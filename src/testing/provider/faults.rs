@@ -1,7 +1,7 @@
 //! The clauses about what goes wrong on the way.
 
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use super::checked::{Checked, Handle, done, holds};
 use super::{ProviderContract, ProviderFixture};
@@ -114,7 +114,7 @@ async fn half_way<T>(polls: u32, step: impl Future<Output = T>) {
     let mut step = pin!(step);
     for _ in 0..polls {
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(_) = step.as_mut().poll(&mut context) {
+        if step.as_mut().poll(&mut context).is_ready() {
             return;
         }
         tokio::task::yield_now().await;

@@ -200,10 +200,7 @@ impl Toy {
             }
             return Err(ProviderError::failed(Arc::clone(&self.name), verb, "broken"));
         }
-        let state = match step(connection) {
-            Ok(()) => None,
-            Err(state) => Some(state),
-        };
+        let state = step(connection).err();
         // Taken from the handle meanwhile: dropped here, it is nowhere.
         let taken = if self.has(Fault::LosesHalfWay) { seat.take() } else { None };
         let kept = taken.map(std::mem::ManuallyDrop::new);
@@ -211,6 +208,7 @@ impl Toy {
         if let Some(lease) = kept {
             *seat = Some(std::mem::ManuallyDrop::into_inner(lease));
         }
+        drop(seat);
         match state {
             None => Ok(()),
             Some(state) => {
