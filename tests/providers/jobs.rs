@@ -139,6 +139,30 @@ async fn a_job_that_outlives_its_time_and_grace_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_job_aborted_in_a_statement_without_end_returns_its_permit() {
+    let Some(world) = World::new().await else { return };
+    let provider = &world.provider;
+    let error = world
+        .runner
+        .job(world.requirements())
+        .within(Duration::from_millis(200))
+        .run(async |resources| {
+            resources.get(provider)?.execute("SELECT pg_sleep(86400)").await?;
+            Ok::<_, BoxError>(())
+        })
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RunError::TimedOut { .. }), "{error}");
+    assert_eq!((provider.account().status().active, world.database.out()), (0, 0));
+    // The next one has the permit and a connection, while the server still sleeps for the first.
+    let work = async |_| Ok::<_, BoxError>(provider.ambient().await?.execute(insert(1)).await?);
+    world.runner.run(world.requirements(), work).await.unwrap();
+    assert_eq!(world.database.busy().await, 1, "what is said of statements without a limit");
+    world.database.terminate_sleepers().await;
+    world.ends_in_order(1).await;
+}
+
+#[tokio::test]
 async fn a_run_that_is_dropped_leaves_nothing() {
     let Some(world) = World::new().await else { return };
     let (inserted, provider) = (Notify::new(), &world.provider);

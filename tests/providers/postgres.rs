@@ -100,6 +100,16 @@ impl PostgresDatabase {
         }
     }
 
+    /// Ends whoever still sleeps on the server.
+    pub(crate) async fn terminate_sleepers(&self) {
+        let sleepers = "SELECT pid FROM pg_stat_activity
+             WHERE datname = current_database() AND query LIKE 'SELECT pg_sleep%'";
+        let pids: Vec<i32> = sqlx::query_scalar(sleepers).fetch_all(&self.observer).await.unwrap();
+        for pid in pids {
+            self.terminate(pid).await;
+        }
+    }
+
     /// Drops the database, at the end of a test that went well.
     pub(crate) async fn drop(self) {
         self.pool.close().await;

@@ -5,6 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider};
+use sqlx::any::AnyPoolOptions;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Connection, Executor};
@@ -276,6 +277,26 @@ async fn settings_that_will_not_do_are_refused() {
 }
 
 #[tokio::test]
+async fn a_driver_that_does_not_say_what_it_speaks_must_be_told() {
+    sqlx::any::install_default_drivers();
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}?mode=rwc", folder.path().join("any.sqlite").display());
+    let pool = AnyPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
+    let error = SqlxProvider::new("main", 1, pool.clone()).unwrap_err();
+    assert_eq!(error.field, "dialect");
+    let provider =
+        SqlxProvider::builder("main", 1, pool).dialect(SqlDialect::Sqlite).build().unwrap();
+    for read_only in [true, false] {
+        let handle = provider.acquire(read_only).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let created = provider.session(&handle).unwrap().execute("CREATE TABLE t (x)").await;
+        assert_eq!(created.is_err(), read_only);
+        provider.rollback(&handle).await.unwrap();
+        provider.close(&handle).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn no_error_tells_how_to_connect() {
     let secret = "s3cret-word";
     let mut texts = Vec::new();
@@ -370,7 +391,5 @@ async fn sessions_and_what_waits_for_them_can_be_sent() {
     sent(&provider.begin(&handle));
     sent(&provider.close(&handle));
     sent(&provider.session(&handle).unwrap());
-    assert_eq!(format!("{handle:?}"), "SqlxHandle { state: \"idle\", .. }");
     provider.close(&handle).await.unwrap();
-    assert_eq!(format!("{handle:?}"), "SqlxHandle { state: \"closed\", .. }");
 }

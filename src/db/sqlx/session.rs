@@ -24,14 +24,9 @@ impl<DB: Database> Drop for SqlxHandle<DB> {
 }
 
 impl<DB: Database> fmt::Debug for SqlxHandle<DB> {
+    /// Without its state: to look at that is to take the connection from somebody for a moment.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.seat.try_turn() {
-            Err(_) => "in use",
-            Ok(None) => "closed",
-            Ok(Some(turn)) if turn.is_open() => "open",
-            Ok(Some(_)) => "idle",
-        };
-        f.debug_struct("SqlxHandle").field("state", &state).finish_non_exhaustive()
+        f.debug_struct("SqlxHandle").finish_non_exhaustive()
     }
 }
 
