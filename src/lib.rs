@@ -30,7 +30,7 @@
 //!   [`Account`].
 //! - Models: [`ModelSpec`], [`Accounts`], and `Catalog` with the feature `catalog`.
 //! - Jobs: [`JobRunner`] runs what [`Requirements`] declare, with [`Resources`]; databases come
-//!   through a [`DbProvider`].
+//!   through a [`DbProvider`]: [`CountingProvider`], `SqlxProvider`, `SeaOrmProvider`, or your own.
 //! - Money: [`Money`] and [`Cost`], exact and per [`Currency`]; [`Prices`] of a [`Usage`]; a
 //!   [`SpendGate`] before jobs that cost something, and [`SpendLedger`], caps per workflow.
 //! - What upstreams say: [`UpstreamFailure`], [`RateLimitInfo`].

@@ -373,6 +373,22 @@ async fn an_abort_that_meets_the_drop_of_a_guard_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_connection_handed_to_a_waiter_who_is_gone_is_given_up_all_the_same() {
+    let file = SqliteFile::open(1).await;
+    let provider = SqlxProvider::new("main", 1, file.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let mut waiter = Box::pin(provider.begin(&handle));
+    assert!(futures::poll!(waiter.as_mut()).is_pending());
+    provider.abort(&handle);
+    // The lock goes to the waiter, who never looks.
+    drop(session);
+    drop(waiter);
+    provider.close(&handle).await.unwrap();
+    assert_eq!(file.out(), 0);
+}
+
+#[tokio::test]
 async fn sessions_and_what_waits_for_them_can_be_sent() {
     const fn sent<T: Send>(_: &T) {}
     let file = SqliteFile::open(1).await;

@@ -35,6 +35,9 @@ impl<DB: Database> Seat<DB> {
         if self.is_given_up() {
             return None;
         }
+        // A lock that is handed to a waiter who is dropped before he sees it passes him by: nobody
+        // else could take it meanwhile, so he must look, too.
+        let _swept = Swept(self);
         let lease = Arc::clone(&self.lease).lock_owned().await;
         Turn::new(lease, self)
     }
@@ -76,6 +79,15 @@ impl<DB: Database> Seat<DB> {
             drop(place);
             lease.discard_later(discarded);
         }
+    }
+}
+
+/// Looks for a connection given up when it is dropped.
+struct Swept<'a, DB: Database>(&'a Seat<DB>);
+
+impl<DB: Database> Drop for Swept<'_, DB> {
+    fn drop(&mut self) {
+        self.0.sweep();
     }
 }
 
