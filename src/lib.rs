@@ -30,7 +30,7 @@
 //!   [`Account`].
 //! - Models: [`ModelSpec`], [`Accounts`], and `Catalog` with the feature `catalog`.
 //! - Jobs: [`JobRunner`] runs what [`Requirements`] declare, with [`Resources`]; databases come
-//!   through a [`DbProvider`].
+//!   through a [`DbProvider`]: [`CountingProvider`], `SqlxProvider`, `SeaOrmProvider`, or your own.
 //! - Money: [`Money`] and [`Cost`], exact and per [`Currency`]; [`Prices`] of a [`Usage`]; a
 //!   [`SpendGate`] before jobs that cost something, and [`SpendLedger`], caps per workflow.
 //! - What upstreams say: [`UpstreamFailure`], [`RateLimitInfo`].
@@ -54,7 +54,9 @@
 //! | `http` | no | limits and failures read from response headers |
 //! | `catalog` | no | models from a TOML file |
 //! | `serde` | no | events, snapshots' counters and configuration as data |
-//! | `testing` | no | the account contract as a test, scripted memory, the monitor's own checks |
+//! | `sqlx` | no | a job's connection from a sqlx 0.9 pool; the drivers are yours to choose |
+//! | `sea-orm` | no | the same connection for SeaORM 2; brings `sqlx` |
+//! | `testing` | no | the contracts of accounts and providers as tests, scripted memory, the monitor's own checks |
 
 mod account;
 mod amount;
@@ -81,8 +83,12 @@ pub use account::{
 pub use amount::{Amount, JobInfo};
 pub use db::{
     CountingHandle, CountingProvider, DatabaseSettings, DbProvider, DbProviders, DbProvidersError,
-    DbVerb, Mapped, ProviderError, ambient,
+    DbVerb, Mapped, ProviderError, ambient, requires_new,
 };
+#[cfg(feature = "sea-orm")]
+pub use db::{SeaOrmProvider, SeaOrmSession, SeaOrmTransaction};
+#[cfg(feature = "sqlx")]
+pub use db::{SqlDialect, SqlxHandle, SqlxProvider, SqlxProviderBuilder, SqlxSession};
 pub use demand::{Demand, Entry};
 pub use error::{
     AccountPanic, AdmitError, BoxError, BuildError, ConfigError, Defect, Shortage, StartError,

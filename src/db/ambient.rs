@@ -1,18 +1,48 @@
 //! The job's own handles, for code that was not handed them.
 
-use super::boxed::{AnyHandle, key_of, own};
-use super::{DbProvider, ProviderError};
+use std::time::Duration;
+
+use super::boxed::{AnyHandle, key_of};
+use super::{DbProvider, DbVerb, ProviderError};
 use crate::sync::Arc;
 
 /// The handles a job holds, by their providers' keys.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Bound {
     handles: Vec<(usize, Arc<str>, AnyHandle)>,
+    read_only: bool,
 }
 
 impl Bound {
+    /// Of a job that may only read, or may write too.
+    pub(crate) fn of_job(read_only: bool) -> Self {
+        Self { handles: Vec::new(), read_only }
+    }
+
     pub(crate) fn add(&mut self, key: usize, name: Arc<str>, handle: AnyHandle) {
         self.handles.push((key, name, handle));
+    }
+
+    /// The same with another handle in the place of the provider's.
+    fn with<P: DbProvider>(&self, provider: &Arc<P>, handle: Arc<P::Handle>) -> Self {
+        let mut bound = self.clone();
+        bound.handles.retain(|(key, ..)| *key != key_of(provider));
+        bound.add(key_of(provider), Arc::clone(provider.name()), handle);
+        bound
+    }
+
+    /// The handle of a provider.
+    fn handle<P: DbProvider>(&self, provider: &Arc<P>) -> Result<Arc<P::Handle>, ProviderError> {
+        let key = key_of(provider);
+        match self.handles.iter().find(|(of, ..)| *of == key) {
+            Some((.., handle)) => Arc::clone(handle)
+                .downcast()
+                .map_err(|_| ProviderError::Foreign { provider: Arc::clone(provider.name()) }),
+            None => Err(ProviderError::NotHeld {
+                provider: Arc::clone(provider.name()),
+                held: self.handles.iter().map(|(_, name, _)| Arc::clone(name)).collect(),
+            }),
+        }
     }
 
     /// The session of a provider.
@@ -20,14 +50,7 @@ impl Bound {
         &self,
         provider: &Arc<P>,
     ) -> Result<P::Session, ProviderError> {
-        let key = key_of(provider);
-        match self.handles.iter().find(|(of, ..)| *of == key) {
-            Some((.., handle)) => provider.session(own(&**provider, handle)?),
-            None => Err(ProviderError::NotHeld {
-                provider: Arc::clone(provider.name()),
-                held: self.handles.iter().map(|(_, name, _)| Arc::clone(name)).collect(),
-            }),
-        }
+        provider.session(&*self.handle(provider)?)
     }
 }
 
@@ -43,18 +66,143 @@ pub(crate) fn in_scope<F: Future>(bound: Arc<Bound>, job: F) -> impl Future<Outp
     BOUND.scope(bound, job)
 }
 
+/// What the job that runs here holds; outside a job, nothing.
+fn bound() -> Arc<Bound> {
+    BOUND.try_with(Arc::clone).unwrap_or_default()
+}
+
+/// The handle that the job that runs here holds of a provider.
+#[cfg(feature = "sqlx")]
+pub(super) fn held<P: DbProvider>(provider: &Arc<P>) -> Result<Arc<P::Handle>, ProviderError> {
+    bound().handle(provider)
+}
+
 /// The session of the job that runs here, for code that was not handed its
 /// [`Resources`](crate::Resources).
 ///
 /// It finds the handle the job that is being polled holds of this provider. Nothing stays bound
-/// after the job, and a task the job spawns does not inherit it.
+/// after the job, and a task the job spawns does not inherit it: such a task outlives the job's
+/// permit, so hand it results, not the connection.
 ///
 /// # Errors
 ///
 /// [`NotHeld`](ProviderError::NotHeld) outside a job and in a job that does not require the
-/// provider; else as [`DbProvider::session`].
+/// provider; else as [`DbProvider::session`]. It never waits; providers of this crate that have a
+/// connection have a method `ambient` that does.
 pub fn ambient<P: DbProvider>(provider: &Arc<P>) -> Result<P::Session, ProviderError> {
-    BOUND
-        .try_with(|bound| bound.session(provider))
-        .unwrap_or_else(|_| Bound::default().session(provider))
+    bound().session(provider)
+}
+
+/// Runs `work` with a second session of a provider and a transaction of its own.
+///
+/// What `work` does is committed when it succeeds, and stays when the job's own transaction is rolled
+/// back: an audit row, a counter. When it fails, only its own is rolled back. Whatever asks for the
+/// [`ambient`] session while `work` runs gets the second one; the job's own is untouched.
+///
+/// The second session is taken from the pool beside the job's permit, which counts one. It is a
+/// session like the job's: where the job is read-only, it is, too. The pool must have room for it,
+/// and a row that the job's own transaction has locked is locked for the second one as well.
+///
+/// # Errors
+///
+/// [`NotHeld`](ProviderError::NotHeld) outside a job and in a job that does not require the provider.
+/// What the provider says when there is no session to be had, or the commit fails;
+/// [`TimedOut`](ProviderError::TimedOut) when a step takes longer than
+/// [`acquire_timeout`](DbProvider::acquire_timeout). Else the error of `work`.
+///
+/// # Cancel safety
+///
+/// Dropped half-way, it aborts the second session, and nothing of it is committed, unless it was
+/// committing: a commit that is dropped is done or not, as with every database.
+pub async fn requires_new<P, T, E, F>(provider: &Arc<P>, work: impl FnOnce() -> F) -> Result<T, E>
+where
+    P: DbProvider,
+    F: Future<Output = Result<T, E>>,
+    E: From<ProviderError>,
+{
+    let outer = bound();
+    // To run beside a permit, one must be held.
+    outer.handle(provider)?;
+    // Boxed, here and below: what it takes to get and end a connection is large, and this is part of
+    // the job's own future.
+    let second = Box::pin(Second::open(provider, outer.read_only)).await?;
+    let inner = Arc::new(outer.with(provider, Arc::clone(&second.handle)));
+    let done = in_scope(inner, async { work().await }).await;
+    match done {
+        Ok(done) => {
+            Box::pin(second.commit()).await?;
+            Ok(done)
+        }
+        Err(error) => {
+            Box::pin(second.roll_back()).await;
+            Err(error)
+        }
+    }
+}
+
+/// A session beside the job's own. Dropped, it is aborted.
+struct Second<P: DbProvider> {
+    provider: Arc<P>,
+    handle: Arc<P::Handle>,
+}
+
+impl<P: DbProvider> Second<P> {
+    async fn open(provider: &Arc<P>, read_only: bool) -> Result<Self, ProviderError> {
+        let acquired = within(&**provider, DbVerb::Acquire, provider.acquire(read_only)).await?;
+        let second = Self { provider: Arc::clone(provider), handle: Arc::new(acquired) };
+        within(&**provider, DbVerb::Begin, provider.begin(&second.handle)).await?;
+        Ok(second)
+    }
+
+    async fn commit(self) -> Result<(), ProviderError> {
+        let (provider, handle) = (&*self.provider, &*self.handle);
+        let committed = async {
+            within(provider, DbVerb::Commit, provider.commit(handle)).await?;
+            within(provider, DbVerb::AwaitCompletion, provider.await_completion(handle)).await
+        };
+        if let Err(error) = committed.await {
+            self.roll_back().await;
+            return Err(error);
+        }
+        self.close().await;
+        Ok(())
+    }
+
+    async fn roll_back(self) {
+        let (provider, handle) = (&*self.provider, &*self.handle);
+        // Neither may hide why it came to this; what cannot be rolled back is not committed either.
+        if within(provider, DbVerb::Rollback, provider.rollback(handle)).await.is_ok() {
+            self.close().await;
+        }
+    }
+
+    async fn close(self) {
+        let (provider, handle) = (&*self.provider, &*self.handle);
+        // The work is done or undone by now. A session that does not close is aborted on drop.
+        if let Err(error) = within(provider, DbVerb::Close, provider.close(handle)).await {
+            tracing::debug!(%error, "a second session was not returned in order");
+        }
+    }
+}
+
+impl<P: DbProvider> Drop for Second<P> {
+    fn drop(&mut self) {
+        // After a close this does nothing.
+        self.provider.abort(&self.handle);
+    }
+}
+
+/// A step and the time it has.
+async fn within<T>(
+    provider: &impl DbProvider,
+    verb: DbVerb,
+    step: impl Future<Output = Result<T, ProviderError>>,
+) -> Result<T, ProviderError> {
+    let limit: Duration = provider.acquire_timeout();
+    match tokio::time::timeout(limit, step).await {
+        Ok(done) => done,
+        Err(_) => {
+            Err(ProviderError::TimedOut { provider: Arc::clone(provider.name()), verb, limit })
+        }
+    }
 }

@@ -104,7 +104,7 @@ impl Attempts<'_> {
             Arc::clone(tenure.meter()),
             Arc::clone(tenure.reports()),
             Arc::clone(tenure.held().grant()),
-            tenure.held().bound(),
+            tenure.held().bound(self.plan.is_read_only),
             cancelled.clone(),
             record.attempts,
         );

@@ -58,8 +58,8 @@ impl Held {
     }
 
     /// The handles, for the job's use.
-    pub(super) fn bound(&self) -> Arc<Bound> {
-        let mut bound = Bound::default();
+    pub(super) fn bound(&self, is_read_only: bool) -> Arc<Bound> {
+        let mut bound = Bound::of_job(is_read_only);
         for OpenHandle { provider, handle, .. } in &self.open {
             bound.add(provider.key(), Arc::clone(provider.name()), Arc::clone(handle));
         }

@@ -66,6 +66,10 @@ impl JobError for String {}
 impl JobError for &'static str {}
 impl JobError for io::Error {}
 impl JobError for crate::db::ProviderError {}
+#[cfg(feature = "sqlx")]
+impl JobError for sqlx::Error {}
+#[cfg(feature = "sea-orm")]
+impl JobError for sea_orm::DbErr {}
 
 #[cfg(test)]
 mod tests {

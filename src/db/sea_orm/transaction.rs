@@ -1,0 +1,115 @@
+//! A transaction within a job's session.
+
+use std::fmt;
+use std::pin::Pin;
+
+use sea_orm::{DbBackend, DbErr, TransactionError, TransactionOptions, TransactionSession};
+use sqlx::{Database, SqlSafeStr as _, SqlStr};
+use sqlx_core::transaction::TransactionManager as _;
+
+use super::session::Connection;
+use super::statements::querying;
+use crate::sync::Arc;
+
+/// A transaction that the job opened itself on its session: a savepoint where the job is
+/// transactional.
+///
+/// Dropped, it is rolled back before the next statement.
+pub struct SeaOrmTransaction<DB: Database> {
+    pub(super) connection: Arc<Connection<DB>>,
+    open: bool,
+}
+
+impl<DB: Database> SeaOrmTransaction<DB> {
+    pub(super) async fn begin(
+        connection: &Arc<Connection<DB>>,
+        options: TransactionOptions,
+    ) -> Result<Self, DbErr> {
+        let mut session = connection.turn().await;
+        let depth = DB::TransactionManager::get_transaction_depth(&session);
+        let (before, after) = settings(connection.backend, options);
+        if let Some(before) = before {
+            (connection.statements.execute_unprepared)(&mut session, before).await?;
+        }
+        // The mode is the outermost transaction's; a savepoint has none.
+        let statement = if depth == 0 { mode(connection.backend, options) } else { None };
+        DB::TransactionManager::begin(&mut session, statement).await.map_err(querying)?;
+        // From here it is rolled back, unless it comes out of this in order.
+        let transaction = Self { connection: Arc::clone(connection), open: true };
+        if let Some(after) = after {
+            (connection.statements.execute_unprepared)(&mut session, after).await?;
+        }
+        drop(session);
+        Ok(transaction)
+    }
+
+    pub(super) async fn run<F, T, E>(self, callback: F) -> Result<T, TransactionError<E>>
+    where
+        F: for<'c> FnOnce(&'c Self) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>>
+            + Send,
+        E: fmt::Display + fmt::Debug,
+    {
+        match callback(&self).await {
+            Ok(done) => {
+                self.commit().await?;
+                Ok(done)
+            }
+            Err(error) => {
+                self.rollback().await?;
+                Err(TransactionError::Transaction(error))
+            }
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
+    async fn commit(mut self) -> Result<(), DbErr> {
+        let ended = DB::TransactionManager::commit(&mut *self.connection.turn().await).await;
+        ended.map_err(querying)?;
+        self.open = false;
+        Ok(())
+    }
+
+    async fn rollback(mut self) -> Result<(), DbErr> {
+        let ended = DB::TransactionManager::rollback(&mut *self.connection.turn().await).await;
+        ended.map_err(querying)?;
+        self.open = false;
+        Ok(())
+    }
+}
+
+impl<DB: Database> Drop for SeaOrmTransaction<DB> {
+    fn drop(&mut self) {
+        if self.open {
+            self.connection.dropped_open();
+        }
+    }
+}
+
+/// What is set before a transaction begins, and what in it.
+fn settings(backend: DbBackend, options: TransactionOptions) -> (Option<String>, Option<String>) {
+    let isolation = options.isolation_level.map(|level| format!("ISOLATION LEVEL {level}"));
+    let access = options.access_mode.map(|mode| mode.to_string());
+    let set: Vec<_> = isolation.into_iter().chain(access).collect();
+    if set.is_empty() {
+        return (None, None);
+    }
+    let statement = format!("SET TRANSACTION {}", set.join(", "));
+    match backend {
+        DbBackend::MySql => (Some(statement), None),
+        DbBackend::Postgres => (None, Some(statement)),
+        // It has neither: its transactions are serializable, as SeaORM's own connections have it.
+        _ => (None, None),
+    }
+}
+
+fn mode(backend: DbBackend, options: TransactionOptions) -> Option<SqlStr> {
+    use sea_orm::SqliteTransactionMode::{Deferred, Exclusive, Immediate};
+    let mode = options.sqlite_transaction_mode.filter(|_| backend == DbBackend::Sqlite)?;
+    Some(match mode {
+        Deferred => "BEGIN DEFERRED".into_sql_str(),
+        Immediate => "BEGIN IMMEDIATE".into_sql_str(),
+        Exclusive => "BEGIN EXCLUSIVE".into_sql_str(),
+    })
+}

@@ -1,0 +1,13 @@
+//! A job's connection from a pool of sqlx's.
+
+mod builder;
+mod dialect;
+mod lease;
+mod provider;
+mod seat;
+mod session;
+
+pub use self::builder::SqlxProviderBuilder;
+pub use self::dialect::SqlDialect;
+pub use self::provider::SqlxProvider;
+pub use self::session::{SqlxHandle, SqlxSession};

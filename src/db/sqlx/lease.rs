@@ -1,0 +1,200 @@
+//! One connection out of the pool, and what is known of its state.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection as _, Database, SqlSafeStr as _};
+use sqlx_core::transaction::TransactionManager as _;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::SqlDialect;
+
+/// How long a connection may take to say goodbye, as sqlx's own pool has it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whether a statement answered with a row.
+pub(super) type Asked<'c> = Pin<Box<dyn Future<Output = sqlx::Result<bool>> + Send + 'c>>;
+
+/// Runs one statement of a [`SqlDialect`]. A function pointer, made where the driver is known to run
+/// statements, so that nothing else has to state that bound.
+pub(super) type Speak<DB> =
+    for<'c> fn(&'c mut <DB as Database>::Connection, &'static str) -> Asked<'c>;
+
+/// A connection out of the pool. Dropped, it is closed: only [`give_back`](Self::give_back) returns
+/// it, after its state is known.
+pub(super) struct Lease<DB: Database> {
+    /// `None` only on the way out.
+    connection: Option<PoolConnection<DB>>,
+    speak: Speak<DB>,
+    dialect: SqlDialect,
+    /// Where the pool's own tasks run: it must have one to close a connection in, and the last
+    /// guard may be dropped on any thread.
+    runtime: Handle,
+    /// A step of ours was dropped half-way, or failed without an answer of the database's: what
+    /// state the connection is in is unknown, and it must not go back.
+    suspect: bool,
+    /// Writes are refused.
+    read_only: bool,
+    /// Writes were allowed before and must be again.
+    restore: bool,
+}
+
+impl<DB: Database> Lease<DB> {
+    pub(super) fn new(
+        connection: PoolConnection<DB>,
+        speak: Speak<DB>,
+        dialect: SqlDialect,
+    ) -> Self {
+        let runtime = Handle::current();
+        let connection = Some(connection);
+        Self {
+            connection,
+            speak,
+            dialect,
+            runtime,
+            suspect: false,
+            read_only: false,
+            restore: false,
+        }
+    }
+
+    pub(super) fn connection(&self) -> &DB::Connection {
+        self.connection.as_ref().expect("a lease has its connection until it ends")
+    }
+
+    pub(super) fn connection_mut(&mut self) -> &mut DB::Connection {
+        self.connection.as_mut().expect("a lease has its connection until it ends")
+    }
+
+    /// Whether sqlx knows of an open transaction.
+    pub(super) fn is_open(&self) -> bool {
+        self.connection().is_in_transaction()
+    }
+
+    /// Whether the state of the connection is unknown.
+    pub(super) const fn is_suspect(&self) -> bool {
+        self.suspect
+    }
+
+    async fn ask(&mut self, statement: &'static str) -> sqlx::Result<bool> {
+        let before = self.step();
+        let speak = self.speak;
+        let asked = speak(self.connection_mut(), statement).await;
+        self.stepped(before, asked)
+    }
+
+    /// What is about to be awaited may be dropped half-way.
+    const fn step(&mut self) -> bool {
+        std::mem::replace(&mut self.suspect, true)
+    }
+
+    /// It was not. An error the database itself answered with leaves the connection in order.
+    fn stepped<T>(&mut self, before: bool, result: sqlx::Result<T>) -> sqlx::Result<T> {
+        let answered = matches!(&result, Ok(_) | Err(sqlx::Error::Database(_)));
+        self.suspect = before || !answered;
+        result
+    }
+
+    /// Refuses writes, unless they are refused already.
+    pub(super) async fn refuse_writes(&mut self) -> sqlx::Result<()> {
+        self.read_only = true;
+        if !self.ask(self.dialect.refuses_writes()).await? {
+            self.restore = true;
+            self.ask(self.dialect.refuse_writes()).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins with `statement`, where writes are allowed: it may ask for a lock to write with.
+    pub(super) async fn begin(&mut self, statement: Option<&'static str>) -> sqlx::Result<()> {
+        let before = self.step();
+        let statement =
+            statement.filter(|_| !self.read_only).map(|statement| statement.into_sql_str());
+        let begun = DB::TransactionManager::begin(self.connection_mut(), statement).await;
+        self.stepped(before, begun)
+    }
+
+    /// Commits; `false` when the job's own statements ended the transaction before.
+    pub(super) async fn commit(&mut self) -> sqlx::Result<bool> {
+        if let Some(can_commit) = self.dialect.can_commit()
+            && !self.ask(can_commit).await?
+        {
+            return Ok(false);
+        }
+        // A savepoint that was left open is part of what is committed.
+        while self.is_open() {
+            let before = self.step();
+            let committed = DB::TransactionManager::commit(self.connection_mut()).await;
+            self.stepped(before, committed)?;
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn rollback(&mut self) -> sqlx::Result<()> {
+        while self.is_open() {
+            let before = self.step();
+            let rolled_back = DB::TransactionManager::rollback(self.connection_mut()).await;
+            self.stepped(before, rolled_back)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the connection as it was found.
+    pub(super) async fn clear(&mut self) -> sqlx::Result<()> {
+        self.rollback().await?;
+        if self.ask(self.dialect.finds_stray()).await.unwrap_or(true) {
+            self.ask("ROLLBACK").await?;
+        }
+        if self.restore {
+            self.ask(self.dialect.allow_writes()).await?;
+            self.restore = false;
+        }
+        Ok(())
+    }
+
+    /// Returns the connection to its pool, and is done only when it is there: dropping it would leave
+    /// that to a task, and the permit that stands for it would be free before.
+    pub(super) async fn give_back(mut self) {
+        let Some(mut connection) = self.connection.take() else { return };
+        // Hidden in sqlx's documentation, public otherwise; nothing else tells when it is back.
+        let returning = connection.return_to_pool();
+        {
+            let _runtime = self.runtime.enter();
+            drop(connection);
+        }
+        returning.await;
+    }
+
+    /// Closes the connection, and is done when its place in the pool is free.
+    pub(super) async fn discard(mut self) {
+        if let Some(connection) = self.connection.take() {
+            // There is nobody to whom it would matter why a connection given up does not close, and
+            // one that cannot is closed by being dropped.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close()).await;
+        }
+    }
+
+    /// The same in a task, from any thread.
+    pub(super) fn discard_later(self, discarded: CancellationToken) {
+        let runtime = self.runtime.clone();
+        // Cancelled also where the task is only dropped.
+        let discarded = discarded.drop_guard();
+        runtime.spawn(async move {
+            self.discard().await;
+            drop(discarded);
+        });
+    }
+}
+
+impl<DB: Database> Drop for Lease<DB> {
+    fn drop(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            // The pool closes it in a task of its own, and keeps its place taken until then.
+            connection.close_on_drop();
+            let _runtime = self.runtime.enter();
+            drop(connection);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The handle of a job, and the guard on its connection.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use sqlx::Database;
+
+use super::seat::{Seat, Turn};
+use crate::account::AccountId;
+use crate::sync::Arc;
+
+/// A job's connection at a [`SqlxProvider`](crate::SqlxProvider), from acquire to close.
+///
+/// Dropped without a close, it closes the connection, as an abort does.
+pub struct SqlxHandle<DB: Database> {
+    pub(super) of: AccountId,
+    pub(super) seat: Arc<Seat<DB>>,
+}
+
+impl<DB: Database> Drop for SqlxHandle<DB> {
+    fn drop(&mut self) {
+        self.seat.give_up();
+    }
+}
+
+impl<DB: Database> fmt::Debug for SqlxHandle<DB> {
+    /// Without its state: to look at that is to take the connection from somebody for a moment.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlxHandle").finish_non_exhaustive()
+    }
+}
+
+/// A job's connection, while the job works with it.
+///
+/// It derefs to the driver's connection: `sqlx::query(…).execute(&mut *session)`. There is one at a
+/// time for each handle; it comes back when the guard is dropped. A guard that is kept past its job
+/// keeps the connection, too, though the job's permit is free: do not carry one out of a job.
+///
+/// Use [`Connection::begin`](sqlx::Connection::begin) on it for a savepoint within the job's
+/// transaction, or a transaction in a job that has none. What is still open when the job ends is
+/// rolled back, also what plain SQL opened. Other things a job changes on the session, such as
+/// variables, temporary tables and advisory locks, stay with the connection as they do with every
+/// user of the pool.
+pub struct SqlxSession<DB: Database>(pub(super) Turn<DB>);
+
+impl<DB: Database> Deref for SqlxSession<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &DB::Connection {
+        self.0.connection()
+    }
+}
+
+impl<DB: Database> DerefMut for SqlxSession<DB> {
+    fn deref_mut(&mut self) -> &mut DB::Connection {
+        self.0.connection_mut()
+    }
+}
+
+impl<DB: Database> fmt::Debug for SqlxSession<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlxSession").field("open", &self.0.is_open()).finish_non_exhaustive()
+    }
+}

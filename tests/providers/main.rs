@@ -1,0 +1,16 @@
+//! Providers on real databases: SQLite in a file, and a PostgreSQL server.
+//!
+//! Real databases take real time. Nothing here asserts how fast anything is: conditions are waited
+//! for, with bounds that only a hang reaches.
+
+#![allow(clippy::significant_drop_tightening, reason = "a job keeps its session while it works")]
+
+mod ambient;
+mod contract;
+mod jobs;
+mod postgres;
+mod restart;
+mod sea_orm;
+mod sqlite;
+mod sqlx;
+mod storm;

@@ -1,0 +1,289 @@
+//! SeaORM's queries on a job's connection.
+
+use std::sync::Arc;
+
+use admit::testing::{ProviderContract, ProviderFixture};
+use admit::{
+    Admission, BoxError, DbProvider, JobRunner, Requirements, SeaOrmProvider, SeaOrmSession,
+    SqlxProvider,
+};
+use sea_orm::entity::prelude::*;
+use sea_orm::{
+    AccessMode, DbBackend, IsolationLevel, Set, SqliteTransactionMode, Statement,
+    TransactionOptions, TransactionSession, TransactionTrait,
+};
+use sqlx::{Postgres, Sqlite};
+
+use crate::postgres::PostgresDatabase;
+use crate::sqlite::SqliteFile;
+
+// The derive writes `pub` items beside these.
+#[allow(unreachable_pub)]
+mod entry {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "entries")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub number: i64,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
+/// As in a repository: any connection will do.
+async fn insert(db: &impl ConnectionTrait, number: u64) -> Result<(), DbErr> {
+    let row = entry::ActiveModel { number: Set(number as i64) };
+    entry::Entity::insert(row).exec_without_returning(db).await.map(drop)
+}
+
+async fn count(db: &impl ConnectionTrait) -> usize {
+    entry::Entity::find().all(db).await.unwrap().len()
+}
+
+struct OnSqlite(SqliteFile);
+
+impl ProviderFixture for OnSqlite {
+    type Provider = SeaOrmProvider<Sqlite>;
+
+    fn provider(&self, name: &str, bound: u32) -> Arc<SeaOrmProvider<Sqlite>> {
+        SeaOrmProvider::new(name, bound, self.0.pool.clone()).unwrap()
+    }
+
+    fn out(&self) -> usize {
+        self.0.out()
+    }
+
+    async fn connection(&self, session: &mut SeaOrmSession<Sqlite>) -> Result<String, BoxError> {
+        let me = Statement::from_string(DbBackend::Sqlite, "SELECT number FROM me");
+        let row = session.query_one_raw(me).await?.ok_or("no row")?;
+        Ok(row.try_get_by_index::<i64>(0)?.to_string())
+    }
+
+    async fn insert(&self, session: &mut SeaOrmSession<Sqlite>, row: u64) -> Result<(), BoxError> {
+        Ok(insert(session, row).await?)
+    }
+
+    async fn rows(&self, row: u64) -> usize {
+        self.0.rows(row).await
+    }
+}
+
+struct OnPostgres(PostgresDatabase);
+
+impl ProviderFixture for OnPostgres {
+    type Provider = SeaOrmProvider<Postgres>;
+
+    fn provider(&self, name: &str, bound: u32) -> Arc<SeaOrmProvider<Postgres>> {
+        SeaOrmProvider::new(name, bound, self.0.pool.clone()).unwrap()
+    }
+
+    fn out(&self) -> usize {
+        self.0.out()
+    }
+
+    async fn open_transactions(&self) -> Option<usize> {
+        Some(self.0.busy().await)
+    }
+
+    async fn connection(&self, session: &mut SeaOrmSession<Postgres>) -> Result<String, BoxError> {
+        Ok(backend(session).await?.to_string())
+    }
+
+    async fn insert(
+        &self,
+        session: &mut SeaOrmSession<Postgres>,
+        row: u64,
+    ) -> Result<(), BoxError> {
+        Ok(insert(session, row).await?)
+    }
+
+    async fn rows(&self, row: u64) -> usize {
+        self.0.rows(row).await
+    }
+
+    async fn break_connection(&self, session: &mut SeaOrmSession<Postgres>) -> bool {
+        let pid = backend(session).await.unwrap();
+        self.0.terminate(pid).await;
+        true
+    }
+}
+
+async fn backend(session: &SeaOrmSession<Postgres>) -> Result<i32, BoxError> {
+    let me = Statement::from_string(DbBackend::Postgres, "SELECT pg_backend_pid()");
+    let row = session.query_one_raw(me).await?.ok_or("no row")?;
+    Ok(row.try_get_by_index(0)?)
+}
+
+#[tokio::test]
+async fn sea_orm_keeps_the_contract_on_sqlite() {
+    ProviderContract::new(OnSqlite(SqliteFile::open(8).await)).assert().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sea_orm_keeps_the_contract_on_postgres() {
+    let Some(database) = PostgresDatabase::open(8).await else { return };
+    let contract = ProviderContract::new(OnPostgres(database));
+    contract.assert().await;
+    contract.into_fixture().0.drop().await;
+}
+
+#[tokio::test]
+async fn the_pool_of_a_database_connection_will_do() {
+    let file = SqliteFile::open(2).await;
+    let host = sea_orm::DatabaseConnection::from(file.pool.clone());
+    let provider =
+        SeaOrmProvider::new("main", 1, host.get_sqlite_connection_pool().clone()).unwrap();
+    let admission = Admission::builder().start().unwrap();
+    let runner = JobRunner::builder(&admission).build().unwrap();
+    let requirements = Requirements::new().database(&provider).transactional();
+    let run = runner.run(requirements, async |resources| {
+        let session = resources.get(&provider)?;
+        insert(&session, 1).await?;
+        Ok::<_, BoxError>((count(&session).await, count(&host).await))
+    });
+    let seen = Box::pin(run).await.unwrap();
+    assert_eq!(seen, (1, 0), "its own transaction sees the row, the host's connection does not");
+    assert_eq!(count(&host).await, 1);
+}
+
+/// Savepoints in a transactional job, a transaction in another; both with SeaORM's own words.
+async fn nests<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>, is_transactional: bool) {
+    let handle = provider.acquire(false).await.unwrap();
+    if is_transactional {
+        provider.begin(&handle).await.unwrap();
+    }
+    let session = provider.session(&handle).unwrap();
+    let before = count(&session).await;
+
+    let kept = session.begin().await.unwrap();
+    insert(&kept, 10).await.unwrap();
+    let inner = kept.begin().await.unwrap();
+    insert(&inner, 11).await.unwrap();
+    inner.rollback().await.unwrap();
+    kept.commit().await.unwrap();
+    assert_eq!(count(&session).await, before + 1);
+
+    let dropped = session.begin().await.unwrap();
+    insert(&dropped, 12).await.unwrap();
+    drop(dropped);
+    assert_eq!(count(&session).await, before + 1, "what was dropped open is rolled back");
+
+    let failed = session
+        .transaction(|transaction| {
+            Box::pin(async move {
+                insert(transaction, 13).await?;
+                Err::<(), _>(DbErr::Custom("no".to_owned()))
+            })
+        })
+        .await;
+    assert!(failed.is_err());
+    session
+        .transaction(|transaction| Box::pin(async move { insert(transaction, 14).await }))
+        .await
+        .unwrap();
+    assert_eq!(count(&session).await, before + 2);
+    drop(session);
+    if is_transactional {
+        provider.commit(&handle).await.unwrap();
+    }
+    provider.close(&handle).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transaction_within_a_session_is_its_own_to_commit_on_sqlite() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    nests(&provider, true).await;
+    nests(&provider, false).await;
+    for (number, rows) in [(10, 2), (11, 0), (12, 0), (13, 0), (14, 2)] {
+        assert_eq!(file.rows(number).await, rows, "row {number}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_within_a_session_is_its_own_to_commit_on_postgres() {
+    let Some(database) = PostgresDatabase::open(2).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    nests(&provider, true).await;
+    nests(&provider, false).await;
+    for (number, rows) in [(10, 2), (11, 0), (12, 0), (13, 0), (14, 2)] {
+        assert_eq!(database.rows(number).await, rows, "row {number}");
+    }
+    assert_eq!(database.busy().await, 0);
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn a_transaction_dropped_while_a_sibling_works_is_rolled_back_before_the_next_statement() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let open = session.begin().await.unwrap();
+    insert(&open, 1).await.unwrap();
+    {
+        let long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200000)
+                    SELECT count(*) FROM n";
+        let mut sibling = Box::pin(session.execute_unprepared(long));
+        assert!(futures::poll!(sibling.as_mut()).is_pending(), "it has the connection now");
+        drop(open);
+        sibling.await.unwrap();
+    }
+    assert_eq!(count(&session).await, 0);
+    drop(session);
+    provider.close(&handle).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transactions_isolation_and_mode_are_set_where_there_is_one() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let immediate = TransactionOptions {
+        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
+        ..Default::default()
+    };
+    let transaction = session.begin_with_options(immediate).await.unwrap();
+    let other = sqlx::query("BEGIN IMMEDIATE; ROLLBACK; PRAGMA busy_timeout = 60000");
+    let mut observer = file.observer.acquire().await.unwrap();
+    sqlx::query("PRAGMA busy_timeout = 0").execute(&mut *observer).await.unwrap();
+    assert!(other.execute(&mut *observer).await.is_err(), "the write lock is taken");
+    transaction.rollback().await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+
+    let Some(database) = PostgresDatabase::open(2).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session
+        .begin_with_config(Some(IsolationLevel::Serializable), Some(AccessMode::ReadOnly))
+        .await
+        .unwrap();
+    let level = Statement::from_string(DbBackend::Postgres, "SHOW transaction_isolation");
+    let row = transaction.query_one_raw(level).await.unwrap().unwrap();
+    assert_eq!(row.try_get_by_index::<String>(0).unwrap(), "serializable");
+    assert!(insert(&transaction, 1).await.is_err(), "it may only read");
+    transaction.rollback().await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn it_shares_the_bound_of_the_provider_it_is_over() {
+    let file = SqliteFile::open(2).await;
+    let inner = SqlxProvider::new("main", 3, file.pool.clone()).unwrap();
+    let provider = SeaOrmProvider::over(&inner);
+    assert!(Arc::ptr_eq(provider.account(), inner.account()));
+    let handle = provider.acquire(false).await.unwrap();
+    insert(&provider.session(&handle).unwrap(), 1).await.unwrap();
+    inner.close(&handle).await.unwrap();
+    assert_eq!((file.out(), file.rows(1).await), (0, 1));
+}
