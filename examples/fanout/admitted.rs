@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use admit::{
-    Account, Accounts, Admission, AdmitError, Category, Cost, CountingProvider, DbProvider,
-    Decimal, HttpGate, JobError, JobInfo, JobRunner, MemoryGate, ModelSpec, RateLimitInfo,
-    Requirements, Resources, RetryPolicy, RunError, SpendRefusal, UpstreamFailure, Usage,
+    Account, Accounts, Admission, AdmitError, Category, Cost, DbProvider, Decimal, HttpGate,
+    JobError, JobInfo, JobRunner, MemoryGate, ModelSpec, RateLimitInfo, Requirements, Resources,
+    RetryPolicy, RunError, SpendRefusal, SqlxProvider, UpstreamFailure, Usage,
 };
+use sqlx::Sqlite;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,8 +32,8 @@ pub(crate) struct AllAtOnce {
     /// Of each model its bucket, or its gate where it is limited to so many calls at once.
     models: Vec<Arc<dyn Account>>,
     http: Arc<HttpGate>,
-    /// The jobs' connections are the store's pool's; this counts who may have one.
-    database: Arc<CountingProvider>,
+    /// Each job has one connection of the store's pool for as long as it runs.
+    database: Arc<SqlxProvider<Sqlite>>,
     purse: Purse,
 }
 
@@ -102,7 +103,8 @@ impl AllAtOnce {
             .seed(work.seed);
         Ok(Self {
             runner: purse.guard(runner).build().map_err(|error| refused(&error))?,
-            database: CountingProvider::new("fanout", database).map_err(|error| refused(&error))?,
+            database: SqlxProvider::new("fanout", database, work.store.pool().clone())
+                .map_err(|error| refused(&error))?,
             specs: work.models.clone(),
             admission,
             registry,
@@ -185,7 +187,9 @@ impl AllAtOnce {
         })?;
         // The call is over; what is left to do is the database's.
         resources.release_one(&self.http);
-        work.keep(job, &answer, calls).await.map_err(Trouble::Own)
+        let session = resources.get(&self.database);
+        let mut session = session.map_err(|error| Trouble::Own(error.to_string()))?;
+        work.keep(&mut *session, job, &answer, calls).await.map_err(Trouble::Own)
     }
 
     /// The bucket follows what the provider says its limits are.

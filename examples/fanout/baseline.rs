@@ -122,7 +122,7 @@ impl Way for OneAtATime {
             }
             let failure = match reply.answer {
                 Ok(answer) => {
-                    let kept = work.keep(job, &answer, attempt).await;
+                    let kept = work.keep(work.store.pool(), job, &answer, attempt).await;
                     drop(held.permit);
                     return kept.map_or_else(Outcome::Failed, |()| Outcome::Done);
                 }

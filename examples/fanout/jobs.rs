@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use admit::{FailureKind, ModelSpec, RetryPolicy, UpstreamFailure, Usage};
+use sqlx::{Executor, Sqlite};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
@@ -65,7 +66,16 @@ impl Work {
     /// # Errors
     ///
     /// What the database says.
-    pub(crate) async fn keep(&self, job: &Job, answer: &Answer, calls: u32) -> Result<(), String> {
+    pub(crate) async fn keep<'e, E>(
+        &self,
+        on: E,
+        job: &Job,
+        answer: &Answer,
+        calls: u32,
+    ) -> Result<(), String>
+    where
+        E: Executor<'e, Database = Sqlite>,
+    {
         let summary = Summary {
             path: &job.path,
             model: &self.models[job.model].id,
@@ -73,7 +83,7 @@ impl Work {
             usage: answer.usage,
             attempts: calls,
         };
-        let kept = self.store.keep(&summary).await;
+        let kept = self.store.keep(on, &summary).await;
         kept.map_err(|reason| format!("its summary could not be stored: {reason}"))
     }
 }

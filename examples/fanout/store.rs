@@ -96,13 +96,21 @@ impl Store {
         transaction.rollback().await
     }
 
-    /// Stores one summary in place of an older one of the same file.
+    /// Where its connections come from.
+    pub(crate) const fn pool(&self) -> &SqlitePool {
+        &self.pool
+    }
+
+    /// Stores one summary in place of an older one of the same file, on whatever connection.
     ///
     /// # Errors
     ///
     /// What the database says.
-    pub(crate) async fn keep(&self, summary: &Summary<'_>) -> Result<(), String> {
-        self.insert(&self.pool, summary).await.map_err(|error| reason(&error))
+    pub(crate) async fn keep<'e, E>(&self, on: E, summary: &Summary<'_>) -> Result<(), String>
+    where
+        E: Executor<'e, Database = Sqlite>,
+    {
+        self.insert(on, summary).await.map_err(|error| reason(&error))
     }
 
     async fn insert<'e, E>(&self, on: E, summary: &Summary<'_>) -> Result<(), sqlx::Error>
@@ -170,9 +178,9 @@ mod tests {
         let path = folder.path().join("rows.sqlite");
         let store = Store::open(&path, Path::new("/a"), 4).await.unwrap();
         assert_eq!(store.rows().await, Ok(0), "the row of the trial was taken back");
-        store.keep(&summary("x", "old")).await.unwrap();
-        store.keep(&summary("x", "new")).await.unwrap();
-        store.keep(&summary("y", "other")).await.unwrap();
+        store.keep(store.pool(), &summary("x", "old")).await.unwrap();
+        store.keep(store.pool(), &summary("x", "new")).await.unwrap();
+        store.keep(store.pool(), &summary("y", "other")).await.unwrap();
         assert_eq!(store.rows().await, Ok(2));
         store.close().await;
 
@@ -223,7 +231,9 @@ mod tests {
         let mut writers = tokio::task::JoinSet::new();
         for number in 0..200 {
             let store = std::sync::Arc::clone(&store);
-            writers.spawn(async move { store.keep(&summary(&number.to_string(), "s")).await });
+            writers.spawn(async move {
+                store.keep(store.pool(), &summary(&number.to_string(), "s")).await
+            });
         }
         for written in writers.join_all().await {
             written.unwrap();
