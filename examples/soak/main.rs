@@ -39,6 +39,8 @@ pub(crate) struct Args {
     pub(crate) seed: u64,
 
     /// On the real clock and on threads, for so many seconds, instead of virtual time
+    ///
+    /// The last jobs then have the time they need: a line that memory held drains one by one.
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=604_800))]
     pub(crate) real: Option<u64>,
 }

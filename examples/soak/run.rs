@@ -125,13 +125,18 @@ impl Soak {
         let mut running = JoinSet::new();
         let mut doomed: VecDeque<AbortHandle> = VecDeque::new();
         let until = time.map(|time| Instant::now() + time);
+        let half = time.map(|time| Instant::now() + time / 2);
+        let mut is_replaced = false;
         let end = self.started.saturating_add(jobs);
         let most = MOST.min(jobs / 4).max(1) as usize;
         while self.started < end && until.is_none_or(|until| Instant::now() < until) {
             let (world, tally) = (Arc::clone(&self.world), Arc::clone(&self.tally));
             let task = running.spawn(job::run(world, tally, self.started, self.seed));
             self.started += 1;
-            if self.started + jobs / 2 == end {
+            let is_half =
+                self.started + jobs / 2 >= end || half.is_some_and(|half| Instant::now() >= half);
+            if is_half && !is_replaced {
+                is_replaced = true;
                 self.world.replace().expect("inside a runtime with a timer");
             }
             if self.draw.one_in(40) {
@@ -148,16 +153,28 @@ impl Soak {
                 // Those that panicked or were aborted have ended, too.
                 while running.try_join_next().is_some() {}
             }
-            while running.len() >= most {
-                drop(running.join_next().await);
+            // Nobody may end for a while, under memory that is short; the time is up all the same.
+            let up = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let mut up = std::pin::pin!(up);
+            let mut is_up = false;
+            while running.len() >= most && !is_up {
+                tokio::select! {
+                    ended = running.join_next() => drop(ended),
+                    () = &mut up => is_up = true,
+                }
             }
         }
         if to_the_end {
+            weather.abort();
+            self.world.calm();
             while running.join_next().await.is_some() {
                 self.ear.listen();
             }
-            weather.abort();
-            self.world.memory.set(300, 1_000);
         } else {
             // They go with the runtime, as they are.
             running.detach_all();
