@@ -49,7 +49,7 @@ fn main() {
                 let ours = ample.clone();
                 async move {
                     for job in 1..=jobs {
-                        drop(ours.take().await);
+                        drop(ours.lend().await);
                         if job % BURST == 0 {
                             yield_now().await;
                         }
@@ -75,7 +75,7 @@ fn main() {
                 let ours = scarce.clone();
                 async move {
                     for _ in 0..few {
-                        let held = ours.take().await;
+                        let held = ours.lend().await;
                         yield_now().await;
                         drop(held);
                     }

@@ -65,8 +65,9 @@ impl Bench<'_> {
     fn compare(&self, admission: Admission, demand: admit::Demand, peer: impl AsyncFn()) -> Rounds {
         let ours = Ours { admission, demand };
         let sides: Vec<Side<'_>> = vec![
-            Box::new(|| in_a_row(self.runtime, self.calls, async || drop(ours.take().await))),
+            Box::new(|| in_a_row(self.runtime, self.calls, async || drop(ours.lend().await))),
             Box::new(|| in_a_row(self.runtime, self.calls, &peer)),
+            Box::new(|| in_a_row(self.runtime, self.calls, async || drop(ours.take().await))),
         ];
         rounds(self.count, sides)
     }
@@ -75,5 +76,7 @@ impl Bench<'_> {
 fn tell(name: &str, peer: &str, took: &Rounds) {
     note(&format!("{name}_ns"), took.of(0));
     note(&format!("{name}_{peer}_ns"), took.of(1));
+    note(&format!("{name}_owned_ns"), took.of(2));
+    note(&format!("{name}_owned"), took.ratio(2, 1));
     figure(name, took.ratio(0, 1));
 }

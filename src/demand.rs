@@ -3,8 +3,11 @@
 use std::fmt;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
-use crate::account::{Account, AccountId, AsAccount, Nature, Replenishment};
+use crate::account::{
+    Account, AccountId, AccountLink, AsAccount, Ask, Charge, Nature, Permits, Refusal, Replenishment,
+};
 use crate::amount::{Amount, JobInfo};
 use crate::error::AccountPanic;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -142,6 +145,8 @@ pub struct Entry {
     amount: Amount,
     id: AccountId,
     nature: Nature,
+    /// Where the monitor may count itself.
+    permits: Option<Arc<Permits>>,
 }
 
 impl Entry {
@@ -171,7 +176,49 @@ impl Entry {
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        self.account.link().name()
+        self.link().name()
+    }
+
+    #[inline]
+    pub(crate) fn link(&self) -> &AccountLink {
+        match &self.permits {
+            Some(permits) => &permits.link,
+            None => self.account.link(),
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn permits(&self) -> Option<&Arc<Permits>> {
+        self.permits.as_ref()
+    }
+
+    // The monitor asks a gate here: called through the account, it takes the caller for a stranger.
+
+    pub(crate) fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
+        match &self.permits {
+            Some(permits) => permits.fits(ask),
+            None => self.account.fits(ask),
+        }
+    }
+
+    pub(crate) fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        match &self.permits {
+            Some(permits) => permits.take(ask),
+            None => self.account.try_take(ask),
+        }
+    }
+
+    pub(crate) fn give(&self, charge: &Charge, now: Instant) -> Amount {
+        match &self.permits {
+            Some(permits) => permits.give(charge),
+            None => self.account.give(charge, now),
+        }
+    }
+
+    pub(crate) fn settled(&self, charge: &Charge, reported: bool, now: Instant) {
+        if self.permits.is_none() {
+            self.account.settled(charge, reported, now);
+        }
     }
 }
 
@@ -192,6 +239,8 @@ pub(crate) struct Entries {
     pub(crate) order: SmallVec<[u32; 6]>,
     /// Whether any answer depends on the clock.
     pub(crate) timed: bool,
+    /// Whether all of it is permits the monitor may count itself, and asked for as such.
+    pub(crate) is_counted: bool,
     /// The first entry that can never fit because its sum overflowed.
     pub(crate) saturated: Option<u32>,
     /// An account that panicked when it was first read.
@@ -207,6 +256,7 @@ impl Entries {
             entries: SmallVec::new_const(),
             order: SmallVec::new_const(),
             timed: false,
+            is_counted: true,
             saturated: None,
             fault: None,
             known_to: AtomicU64::new(0),
@@ -216,6 +266,13 @@ impl Entries {
     #[inline]
     pub(crate) fn is_known_to(&self, admission: u64) -> bool {
         self.known_to.load(Ordering::Relaxed) == admission
+    }
+
+    /// Whether the admission has attached to every account here, as far as can be said at a glance.
+    #[inline]
+    pub(crate) fn is_attached_to(&self, admission: u64) -> bool {
+        self.is_known_to(admission)
+            || self.entries.iter().all(|entry| entry.link().is_first(admission))
     }
 
     pub(crate) fn set_known_to(&self, admission: u64) {
@@ -243,14 +300,21 @@ impl Entries {
                     }
                 };
                 self.timed |= nature.timed;
-                self.entries.push(Entry { account: account.to_account(), amount, id, nature });
+                let permits = account.as_account().permits();
+                // An account may borrow the link of a gate, and yet have rules of its own.
+                let permits = permits.filter(|permits| std::ptr::eq(&raw const permits.link, link)).cloned();
+                self.is_counted &= permits.is_some();
+                self.entries.push(Entry { account: account.to_account(), amount, id, nature, permits });
                 let index = self.entries.len() - 1;
                 let place = self.order.partition_point(|&at| self.entries[at as usize].id < id);
                 self.order.insert(place, u32::try_from(index).unwrap_or(u32::MAX));
                 index
             }
         };
+        let Amount { requests, units } = self.entries[index].amount;
+        self.is_counted &= u64::from(requests) == units;
         if self.entries[index].amount.is_saturated() && self.saturated.is_none() {
+            self.is_counted = false;
             self.saturated = u32::try_from(index).ok();
         }
     }
@@ -268,6 +332,7 @@ impl Clone for Entries {
             entries: self.entries.clone(),
             order: self.order.clone(),
             timed: self.timed,
+            is_counted: self.is_counted,
             saturated: self.saturated,
             fault: self.fault.clone(),
             // A copy is made to be changed, and what is added may be unknown.

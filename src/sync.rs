@@ -21,7 +21,9 @@ pub(crate) use std::sync::Weak;
 /// several threads share it.
 pub(crate) use std::sync::atomic::AtomicU64 as StaticU64;
 
-pub(crate) use locks::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use locks::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 /// A mutex that ignores poisoning.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{AccountLink, Ask, Charge, Refusal, Replenishment};
+use super::{AccountLink, Ask, Charge, Permits, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::events::Category;
 use crate::sync::Arc;
@@ -170,6 +170,13 @@ pub trait Account: Send + Sync + 'static {
     /// Whether forgetting the account now would forgive nothing and double no limit.
     fn is_fresh(&self, now: Instant) -> bool {
         self.in_use(now) == 0
+    }
+
+    /// The permits the monitor may count itself. For this crate's gates: nobody else can name what
+    /// it answers.
+    #[doc(hidden)]
+    fn permits(&self) -> Option<&Arc<Permits>> {
+        None
     }
 }
 

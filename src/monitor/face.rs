@@ -13,16 +13,24 @@ use super::publisher::Publisher;
 use super::settle::Troubles;
 use super::taken::{Standing, Taken};
 use crate::account::{Inbox, Valve};
-use crate::demand::Demand;
+use crate::demand::{Demand, Entry};
 use crate::error::AccountPanic;
-use crate::sync::{Arc, Mutex, Notify, Ordering, StaticU64};
+use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Notify, Ordering, StaticU64};
 
 /// What handles, futures, grants and the evaluator of one admission share.
 ///
 /// Lock order: this core, then an account's own lock, its link, the inbox. A hold goes: hear what
 /// was announced, decide, queue the events, let go, then wake, drop and publish.
-pub(crate) struct Shared {
+///
+/// Whoever has the core has shut the [`Door`](crate::account::Door) first, so holds and passages
+/// exclude each other, and "under the lock" is said of both.
+pub struct Shared {
     core: Mutex<Core>,
+    /// Grants there are, settled or not, that own the admission but are no handles. Changed under
+    /// the lock only.
+    grants: AtomicUsize,
+    /// What a grant that passed the door says of its time: gates have no use for any.
+    born: Instant,
     pub(super) inbox: Arc<Inbox>,
     pub(super) publisher: Publisher,
     pub(super) drained: Notify,
@@ -34,8 +42,11 @@ impl Shared {
         static ADMISSIONS: StaticU64 = StaticU64::new(0);
         let inbox = Arc::new(Inbox::new(ADMISSIONS.fetch_add(1, Ordering::Relaxed) + 1));
         let valve = settings.valve.clone();
+        let born = Instant::now();
         Self {
-            core: Mutex::new(Core::new(Arc::clone(&inbox), settings, Instant::now())),
+            core: Mutex::new(Core::new(Arc::clone(&inbox), settings, born)),
+            grants: AtomicUsize::new(0),
+            born,
             inbox,
             publisher: Publisher::new(event_capacity),
             drained: Notify::new(),
@@ -43,11 +54,111 @@ impl Shared {
         }
     }
 
+    /// The lock, with the door shut and who passed it counted.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.core.lock();
+        if let Some(count) = self.inbox.door.shut() {
+            core.count_passages(count);
+        }
+        core
+    }
+
+    /// Opens the door at the end of a hold that need not have been one, so that the next like it
+    /// passes. A hold of another kind leaves it shut: the next hold has it cheaper.
+    #[inline]
+    fn let_pass(&self, core: &Core, demand: &Demand) {
+        if demand.list().is_counted && core.may_be_passed() {
+            self.inbox.door.open(core.held);
+        }
+    }
+
+    /// Counts one grant more that owns the admission; answers how many there are.
+    #[inline]
+    fn count_owner(&self) -> usize {
+        let grants = self.grants.load(Ordering::Relaxed) + 1;
+        self.grants.store(grants, Ordering::Relaxed);
+        grants
+    }
+
+    #[inline]
+    fn discount_owner(&self, goes: bool) {
+        if goes {
+            let grants = self.grants.load(Ordering::Relaxed);
+            self.grants.store(grants.wrapping_sub(1), Ordering::Relaxed);
+        }
+    }
+
+    /// The short way in: permits only, taken in a passage. Answers how many grants own the admission
+    /// then; `owns` says that this one does.
+    ///
+    /// Nobody who waits names any of its accounts, so there is nobody to overtake, and no reservation.
+    /// An announcement not heard yet sends it the long way, where it is.
+    #[inline]
+    pub(super) fn pass_in(&self, demand: &Demand, owns: bool) -> Option<usize> {
+        let list = demand.list();
+        if !list.is_counted {
+            return None;
+        }
+        let mut passage = self.inbox.door.pass()?;
+        if self.inbox.is_pending() || !list.is_attached_to(self.inbox.admission()) {
+            return None;
+        }
+        let fits = |entry: &Entry| {
+            entry.permits().is_some_and(|permits| permits.has_in_passage(entry.amount()))
+        };
+        if !list.entries.iter().all(fits) {
+            return None;
+        }
+        for entry in &list.entries {
+            if let Some(permits) = entry.permits() {
+                permits.take_in_passage(entry.amount());
+            }
+        }
+        passage.came_in();
+        Some(if owns { self.count_owner() } else { 0 })
+    }
+
+    /// What a grant that came in by the door holds.
+    #[inline]
+    pub(super) const fn passed(&self) -> Taken {
+        Taken::at(self.born)
+    }
+
+    /// The short way out: a release of permits nobody waits for, given back in a passage. Answers
+    /// whether it was one.
+    #[inline]
+    fn pass_out(&self, demand: &Demand, taken: &mut Taken, owner_goes: bool) -> bool {
+        let list = demand.list();
+        if !list.is_counted || !taken.is_whole() {
+            return false;
+        }
+        let Some(mut passage) = self.inbox.door.pass() else { return false };
+        if self.inbox.is_pending() {
+            return false;
+        }
+        let is_held = |entry: &Entry| {
+            entry.permits().is_some_and(|permits| permits.holds_in_passage(entry.amount()))
+        };
+        if !list.entries.iter().all(is_held) {
+            return false;
+        }
+        for entry in &list.entries {
+            if let Some(permits) = entry.permits() {
+                permits.give_in_passage(entry.amount());
+            }
+        }
+        passage.went_out();
+        self.discount_owner(owner_goes);
+        taken.standing = Standing::Released;
+        true
+    }
+
     /// One decision: lock, decide, unlock, and do what was left to do.
     pub(super) fn hold<R>(&self, decide: impl FnOnce(&mut Core, &mut Outbox) -> R) -> R {
         let mut out = Outbox::default();
         let result = {
-            let mut core = self.core.lock();
+            let mut core = self.lock();
             if self.inbox.is_pending() {
                 self.hear(&mut core);
             }
@@ -115,8 +226,9 @@ impl Shared {
         &self,
         demand: &Demand,
         early: Option<Instant>,
+        owns: bool,
     ) -> Result<Inline, u64> {
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         if self.inbox.is_pending() {
             return Err(0);
         }
@@ -125,12 +237,19 @@ impl Shared {
             early => tick(&mut core, early),
         };
         let (id, taken) = core.take_inline(demand, now)?;
-        Ok(Inline { id, taken, grants: core.grants })
+        let grants = if owns { self.count_owner() } else { 0 };
+        self.let_pass(&core, demand);
+        Ok(Inline { id, taken, grants })
     }
 
     /// Somebody asks to be admitted, for the first time or with a waker.
     /// With how many grants there are then.
-    pub(super) fn arrive(&self, asker: &mut Asker, early: Option<Instant>) -> (Arrival, usize) {
+    pub(super) fn arrive(
+        &self,
+        asker: &mut Asker,
+        early: Option<Instant>,
+        owns: bool,
+    ) -> (Arrival, usize) {
         self.hold(|core, out| {
             let now = if asker.has_waker() || core.needs_clock(&asker.demand) {
                 tick(core, early)
@@ -138,7 +257,8 @@ impl Shared {
                 core.latest
             };
             let arrival = core.arrive(asker, now, out);
-            (arrival, core.grants)
+            let is_owner = owns && matches!(arrival, Arrival::Granted(_));
+            (arrival, if is_owner { self.count_owner() } else { 0 })
         })
     }
 
@@ -151,11 +271,13 @@ impl Shared {
         key: Key,
         waker: &std::task::Waker,
         fresh: Option<std::task::Waker>,
+        owns: bool,
     ) -> Result<Option<(Outcome, usize)>, NeedsWaker> {
         self.hold(|core, out| {
             if let Some(outcome) = core.collect(key) {
                 out.old_wakers.extend(fresh);
-                return Ok(Some((outcome, core.grants)));
+                let is_owner = owns && matches!(outcome, Outcome::Granted(_));
+                return Ok(Some((outcome, if is_owner { self.count_owner() } else { 0 })));
             }
             let Some(waiter) = core.line.waiter_mut(key) else {
                 out.old_wakers.extend(fresh);
@@ -197,7 +319,8 @@ impl Shared {
         });
     }
 
-    /// Settles a grant, if it is not settled yet. `is_over` says that the grant itself goes too.
+    /// Settles a grant, if it is not settled yet. `owner_goes` says that the grant itself goes too,
+    /// and that it owned the admission.
     ///
     /// `taken` is the grant's own lock where it is shared. It goes with the decision: the wakers that
     /// run afterwards may come back to the same grant.
@@ -207,10 +330,25 @@ impl Shared {
         demand: &Demand,
         mut taken: impl DerefMut<Target = Taken>,
         how: Settlement,
-        is_over: bool,
+        owner_goes: bool,
+    ) -> bool {
+        if how == Settlement::Release && self.pass_out(demand, &mut taken, owner_goes) {
+            return true;
+        }
+        self.settle_in_hold(id, demand, taken, how, owner_goes)
+    }
+
+    #[inline(never)]
+    fn settle_in_hold(
+        &self,
+        id: u64,
+        demand: &Demand,
+        mut taken: impl DerefMut<Target = Taken>,
+        how: Settlement,
+        owner_goes: bool,
     ) -> bool {
         if how == Settlement::Release
-            && let Some(left_to_do) = self.release_inline(id, demand, &mut taken, is_over)
+            && let Some(left_to_do) = self.release_inline(id, demand, &mut taken, owner_goes)
         {
             drop(taken);
             if let Some(mut out) = left_to_do {
@@ -222,7 +360,7 @@ impl Shared {
             // A release returns permits, which need no clock; time accounts only hear of it, and
             // take an older instant for their own latest.
             let now = if how == Settlement::Rollback { tick(core, None) } else { core.latest };
-            core.grants -= usize::from(is_over);
+            self.discount_owner(owner_goes);
             core.settle(id, demand, &mut taken, how, now, out)
         })
     }
@@ -234,9 +372,9 @@ impl Shared {
         id: u64,
         demand: &Demand,
         taken: &mut Taken,
-        is_over: bool,
+        owner_goes: bool,
     ) -> Option<Option<Box<Outbox>>> {
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         if self.inbox.is_pending() {
             return None;
         }
@@ -244,11 +382,12 @@ impl Shared {
         if !core.settle_inline(id, demand, taken, &mut troubles) {
             return None;
         }
-        core.grants -= usize::from(is_over);
+        self.discount_owner(owner_goes);
         if troubles.is_empty() && !core.awaits_drain {
             // Nobody was woken, told or filed, and the line is as it was: there is nothing for
             // `leave` to see to. What an account announced meanwhile is in the inbox, and has woken
             // the evaluator if anybody waits.
+            self.let_pass(&core, demand);
             return Some(None);
         }
         let mut out = Box::<Outbox>::default();
@@ -259,9 +398,15 @@ impl Shared {
         Some(Some(out))
     }
 
-    /// A grant that settled before goes.
-    pub(crate) fn forget_grant(&self) {
-        self.core.lock().grants -= 1;
+    /// A grant that settled before goes, and owned the admission.
+    pub(crate) fn forget_owner(&self) {
+        if let Some(_passage) = self.inbox.door.pass() {
+            self.discount_owner(true);
+            return;
+        }
+        let core = self.lock();
+        self.discount_owner(true);
+        drop(core);
     }
 
     /// The last handle is gone.
@@ -275,7 +420,7 @@ impl Shared {
     /// Stops when there is no handle but grants. `owners` counts both, without the caller.
     pub(super) fn stop_when_only_grants_are_left(&self, owners: impl FnOnce() -> usize) {
         self.hold(|core, out| {
-            if owners() <= core.grants {
+            if owners() <= self.grants.load(Ordering::Relaxed) {
                 let now = core.latest;
                 core.stop(now, out);
             }
@@ -364,6 +509,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let mut out = Outbox::default();
         let core = self.core.get_mut();
+        if let Some(count) = self.inbox.door.shut() {
+            core.count_passages(count);
+        }
         let now = core.latest;
         core.stop(now, &mut out);
         out.deliver();

@@ -211,7 +211,7 @@ impl Core {
                     asked += 1;
                     // A refusal or a panic is a reason to look: the look finds whose it is.
                     self.ask_for(account, class, amount, ahead, now, |entry, ask| {
-                        AccountPanic::catch("fits", || entry.account().fits(ask))
+                        AccountPanic::catch("fits", || entry.fits(ask))
                             .map_or(true, |answer| answer.unwrap_or(true))
                     })
                     .unwrap_or(true)

@@ -168,7 +168,7 @@ impl Core {
                 None => return Ok(look),
                 Some(at) => {
                     latest = latest.max(at);
-                    shared |= entry.account().link().is_shared();
+                    shared |= entry.link().is_shared();
                     broken = broken.or((at <= now).then_some(index));
                 }
             }
@@ -211,7 +211,7 @@ impl Core {
         let soonest = self.index.forest().soonest(tree, &mut |class, amount| {
             asked += 1;
             self.ask_for(account, class, amount, ahead, now, |entry, ask| {
-                shared |= entry.account().link().is_shared();
+                shared |= entry.link().is_shared();
                 // Whose fault it is, is found by asking everybody.
                 AccountPanic::catch("earliest_fit", || entry.account().earliest_fit(ask))
                     .unwrap_or_else(|_| {

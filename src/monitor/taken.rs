@@ -60,6 +60,12 @@ impl Taken {
         Self { at: now, parts: None, standing: Standing::Held }
     }
 
+    /// Whether it is held, and just what was demanded.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.parts.is_none() && self.standing == Standing::Held
+    }
+
     #[inline]
     pub(crate) fn part(&self, index: usize, demand: &Demand) -> Part {
         match &self.parts {
