@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::account::{
-    Account, AccountId, AccountLink, AsAccount, Ask, Charge, Nature, Permits, Refusal, Replenishment,
+    Account, AccountId, AccountLink, AsAccount, Ask, Charge, InPassage, Nature, Permits, Refusal,
+    Replenishment,
 };
 use crate::amount::{Amount, JobInfo};
 use crate::error::AccountPanic;
@@ -108,12 +109,24 @@ impl Demand {
         Self { list: self.list.clone(), job: None }
     }
 
-    /// Whether the two are copies of one template, and so surely equal.
-    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+    /// Whether the two want the same, whoever they are for.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (&self.list, &other.list) {
-            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
-            _ => false,
+            // Copies of one template, mostly.
+            (Some(mine), Some(theirs)) => {
+                Arc::ptr_eq(mine, theirs) || self.wants().eq(other.wants())
+            }
+            (mine, theirs) => mine.is_none() == theirs.is_none(),
         }
+    }
+
+    /// What it wants of whom, by account.
+    pub(crate) fn wants(&self) -> impl Iterator<Item = (AccountId, Amount)> {
+        let list = self.list();
+        list.order.iter().map(|&at| {
+            let entry = &list.entries[at as usize];
+            (entry.id, entry.amount)
+        })
     }
 
     /// The position of the entry for an account.
@@ -239,8 +252,11 @@ pub(crate) struct Entries {
     pub(crate) order: SmallVec<[u32; 6]>,
     /// Whether any answer depends on the clock.
     pub(crate) timed: bool,
-    /// Whether all of it is permits the monitor may count itself, and asked for as such.
-    pub(crate) is_counted: bool,
+    /// Whether all of it may be taken in a passage: permits the monitor may count itself, asked for
+    /// as such, and one account that is brief, at the most.
+    pub(crate) may_pass: bool,
+    /// The one that is brief.
+    pub(crate) brief: Option<u32>,
     /// The first entry that can never fit because its sum overflowed.
     pub(crate) saturated: Option<u32>,
     /// An account that panicked when it was first read.
@@ -256,7 +272,8 @@ impl Entries {
             entries: SmallVec::new_const(),
             order: SmallVec::new_const(),
             timed: false,
-            is_counted: true,
+            may_pass: true,
+            brief: None,
             saturated: None,
             fault: None,
             known_to: AtomicU64::new(0),
@@ -273,6 +290,12 @@ impl Entries {
     pub(crate) fn is_attached_to(&self, admission: u64) -> bool {
         self.is_known_to(admission)
             || self.entries.iter().all(|entry| entry.link().is_first(admission))
+    }
+
+    /// Whether all of it is permits the monitor may count itself.
+    #[inline]
+    pub(crate) const fn is_counted(&self) -> bool {
+        self.may_pass && self.brief.is_none()
     }
 
     pub(crate) fn set_known_to(&self, admission: u64) {
@@ -300,11 +323,27 @@ impl Entries {
                     }
                 };
                 self.timed |= nature.timed;
-                let permits = account.as_account().permits();
-                // An account may borrow the link of a gate, and yet have rules of its own.
-                let permits = permits.filter(|permits| std::ptr::eq(&raw const permits.link, link)).cloned();
-                self.is_counted &= permits.is_some();
-                self.entries.push(Entry { account: account.to_account(), amount, id, nature, permits });
+                let permits = match account.as_account().in_passage() {
+                    // An account may borrow the link of a gate, and yet have rules of its own.
+                    InPassage::Counted(permits) if std::ptr::eq(&raw const permits.link, link) => {
+                        Some(Arc::clone(permits))
+                    }
+                    InPassage::Brief if self.brief.is_none() => {
+                        self.brief = Some(self.entries.len() as u32);
+                        None
+                    }
+                    _ => {
+                        self.may_pass = false;
+                        None
+                    }
+                };
+                self.entries.push(Entry {
+                    account: account.to_account(),
+                    amount,
+                    id,
+                    nature,
+                    permits,
+                });
                 let index = self.entries.len() - 1;
                 let place = self.order.partition_point(|&at| self.entries[at as usize].id < id);
                 self.order.insert(place, u32::try_from(index).unwrap_or(u32::MAX));
@@ -312,9 +351,10 @@ impl Entries {
             }
         };
         let Amount { requests, units } = self.entries[index].amount;
-        self.is_counted &= u64::from(requests) == units;
+        let is_brief = self.brief == Some(index as u32);
+        self.may_pass &= is_brief || u64::from(requests) == units;
         if self.entries[index].amount.is_saturated() && self.saturated.is_none() {
-            self.is_counted = false;
+            self.may_pass = false;
             self.saturated = u32::try_from(index).ok();
         }
     }
@@ -332,7 +372,8 @@ impl Clone for Entries {
             entries: self.entries.clone(),
             order: self.order.clone(),
             timed: self.timed,
-            is_counted: self.is_counted,
+            may_pass: self.may_pass,
+            brief: self.brief,
             saturated: self.saturated,
             fault: self.fault.clone(),
             // A copy is made to be changed, and what is added may be unknown.

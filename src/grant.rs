@@ -9,7 +9,7 @@ use crate::account::AsAccount;
 use crate::demand::Demand;
 use crate::error::AccountPanic;
 use crate::monitor::{
-    Borrowed, Keep, Landing, Limit, Owned, Settlement, Standing, Taken, panic_line,
+    Borrowed, Hold, Keep, Landing, Limit, Owned, Settlement, Standing, Taken, panic_line,
 };
 use crate::sync::{Arc, Mutex};
 use crate::upstream::UpstreamFailure;
@@ -56,17 +56,12 @@ pub struct Grant<K: Keep = Owned> {
     keep: K,
     id: u64,
     /// Made only for a job that waited.
-    waits: Option<Box<Waits>>,
+    waits: Option<Box<Landing>>,
     taken: Mutex<Taken>,
 }
 
 /// The grant of [`admit_ref`](crate::Admission::admit_ref): a [`Grant`] that borrows.
 pub type GrantRef<'a> = Grant<Borrowed<'a>>;
-
-struct Waits {
-    wall: Duration,
-    times: Vec<WaitTime>,
-}
 
 impl<K: Keep> Grant<K> {
     #[inline]
@@ -74,28 +69,10 @@ impl<K: Keep> Grant<K> {
         Self { keep, id, waits: None, taken: Mutex::new(taken) }
     }
 
-    pub(crate) fn landed(mut keep: K, landing: Landing) -> Self {
-        let Landing { waiter, taken, at } = landing;
-        let mut holds = waiter.holds;
-        holds.sort_by_key(|hold| match hold.limit() {
-            Limit::Valve => 0,
-            Limit::Entry(index) => u64::from(index) + 1,
-        });
-        let times = holds
-            .into_iter()
-            .map(|hold| WaitTime {
-                account: keep.shared().name_of(hold.limit(), &waiter.demand),
-                wait: at.saturating_duration_since(hold.since(waiter.arrived)),
-            })
-            .collect();
-        let wall = at.saturating_duration_since(waiter.arrived);
-        keep.landed(waiter.demand);
-        Self {
-            keep,
-            id: waiter.id,
-            waits: Some(Box::new(Waits { wall, times })),
-            taken: Mutex::new(taken),
-        }
+    pub(crate) fn landed(mut keep: K, mut landing: Box<Landing>) -> Self {
+        keep.landed(std::mem::take(&mut landing.waiter.demand));
+        let taken = std::mem::replace(&mut landing.taken, Taken::at(landing.at));
+        Self { keep, id: landing.waiter.id, waits: Some(landing), taken: Mutex::new(taken) }
     }
 
     /// Returns the permits. Answers whether this was what settled the grant.
@@ -134,7 +111,8 @@ impl<K: Keep> Grant<K> {
         let Some(index) = self.position(account) else { return false };
         let entry = &self.keep.demand().entries()[index];
         let shared = self.keep.shared();
-        match shared.reconcile(self.id, self.keep.demand(), index, self.taken.lock(), actual_units) {
+        match shared.reconcile(self.id, self.keep.demand(), index, self.taken.lock(), actual_units)
+        {
             Ok(heard) => heard,
             Err(panic) => {
                 shared.log(panic_line(entry, panic));
@@ -209,7 +187,9 @@ impl<K: Keep> Grant<K> {
     /// From the first poll to the grant; zero for a job granted at once.
     #[must_use]
     pub fn wall_wait(&self) -> Duration {
-        self.waits.as_ref().map_or(Duration::ZERO, |waits| waits.wall)
+        self.waits.as_ref().map_or(Duration::ZERO, |waits| {
+            waits.at.saturating_duration_since(waits.waiter.arrived)
+        })
     }
 
     /// How long each account kept the job, from its first no to the grant, in the demand's order
@@ -219,7 +199,19 @@ impl<K: Keep> Grant<K> {
     /// accounts overlap in time, so the values do not add up to [`wall_wait`](Self::wall_wait).
     #[must_use]
     pub fn wait_times(&self) -> &[WaitTime] {
-        self.waits.as_ref().map_or(&[], |waits| &waits.times)
+        let Some(Landing { waiter, at, times, .. }) = self.waits.as_deref() else { return &[] };
+        times.get_or_init(|| {
+            let mut holds = waiter.holds.clone();
+            holds.sort_by_key(|hold| match hold.limit() {
+                Limit::Valve => 0,
+                Limit::Entry(index) => u64::from(index) + 1,
+            });
+            let time = |hold: Hold| WaitTime {
+                account: self.keep.shared().name_of(hold.limit(), self.demand()),
+                wait: at.saturating_duration_since(hold.since(waiter.arrived)),
+            };
+            holds.into_iter().map(time).collect()
+        })
     }
 
     /// Whether it is an orchestrator's grant, of nothing.

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{AccountLink, Ask, Charge, Permits, Refusal, Replenishment};
+use super::{AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::events::Category;
 use crate::sync::Arc;
@@ -172,11 +172,11 @@ pub trait Account: Send + Sync + 'static {
         self.in_use(now) == 0
     }
 
-    /// The permits the monitor may count itself. For this crate's gates: nobody else can name what
-    /// it answers.
+    /// Whether and how it is taken in a passage. For this crate's own accounts: nobody else can name
+    /// what it answers.
     #[doc(hidden)]
-    fn permits(&self) -> Option<&Arc<Permits>> {
-        None
+    fn in_passage(&self) -> InPassage<'_> {
+        InPassage::Never
     }
 }
 

@@ -14,14 +14,16 @@
 //!
 //! Whoever holds the admission's lock shuts the door first, and only they open it. So a passage and
 //! a hold exclude each other as two holds do, and a passage costs one read-modify-write where a lock
-//! costs two. What happens in a passage touches only atomics, calls nothing that is not ours, takes
-//! no lock and cannot panic: it is over in some tens of instructions, which is why others may spin.
+//! costs two. A passage touches only atomics, and at most one short lock of this crate's, a bucket's;
+//! it calls nothing that is not ours and is over in no time, which is why others may spin.
 
+use std::fmt;
 use std::hint;
 use std::thread;
 use std::time::Duration;
 
-use crate::sync::{AtomicU64, Ordering};
+use super::Permits;
+use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// The word: how it stands in the lowest two bits, then how many came in since it was opened, then
 /// how many are inside altogether.
@@ -42,6 +44,28 @@ const MANY_INSIDE: u64 = 1 << 63;
 /// How often somebody who wants to pass looks again while another does.
 const SPINS: u32 = 64;
 
+/// Whether and how an account is taken in a passage.
+pub enum InPassage<'a> {
+    /// Its methods may be anybody's, and take any time.
+    Never,
+    /// By its permits: what is counted needs no asking.
+    Counted(&'a Arc<Permits>),
+    /// By its own `try_take`: that takes a lock held for some tens of instructions only, calls
+    /// nothing that is not ours and goes by no id; nothing comes back as the work ends, and nothing
+    /// is to be told of that.
+    Brief,
+}
+
+impl fmt::Debug for InPassage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Never => "Never",
+            Self::Counted(_) => "Counted",
+            Self::Brief => "Brief",
+        })
+    }
+}
+
 /// Who came and who is inside, as counted at the door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -52,6 +76,12 @@ pub(crate) struct Count {
 impl Door {
     pub(crate) const fn shut_from_the_start() -> Self {
         Self(AtomicU64::new(SHUT))
+    }
+
+    /// Whether it stands open, at a glance.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & STANDS != SHUT
     }
 
     /// Begins a passage, when the door is open.
@@ -190,7 +220,7 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::{Arc, AtomicBool};
+    use crate::sync::AtomicBool;
 
     #[test]
     fn a_door_counts_who_came_and_who_is_inside() {

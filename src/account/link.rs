@@ -186,6 +186,19 @@ impl AccountLink {
         self.flags.load(Ordering::SeqCst) == 0 && !self.is_named()
     }
 
+    /// Whether an account that looks after itself may be taken in a passage: nobody in any line names
+    /// it, and it is in order.
+    #[inline]
+    pub(crate) fn may_be_taken_in_passage(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (QUARANTINED | DELICATE) == 0 && !self.is_named()
+    }
+
+    /// Whether only this admission takes and gives here: nobody need be told of what it does.
+    #[inline]
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) == 0
+    }
+
     /// Shows whoever passes that somebody changes the account from elsewhere, and waits for the
     /// passage that did not see it. Until what it answers is dropped, nobody passes.
     ///

@@ -68,6 +68,7 @@ impl Permits {
         Arc::new(Self { word, link })
     }
 
+    #[inline]
     pub(crate) fn state(&self) -> State {
         State::unpack(self.word.load(Ordering::Acquire))
     }
@@ -122,10 +123,7 @@ impl Permits {
     ///
     /// `change` sees whatever is current, perhaps a stale value first; it is not final until an
     /// exchange succeeded, nor is its `None` until an ordered read confirmed it.
-    fn update(
-        &self,
-        mut change: impl FnMut(State) -> Option<State>,
-    ) -> Result<State, State> {
+    fn update(&self, mut change: impl FnMut(State) -> Option<State>) -> Result<State, State> {
         let mut current = self.word.load(Ordering::Relaxed);
         loop {
             let state = State::unpack(current);

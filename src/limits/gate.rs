@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::status::SemaphoreStatus;
-use crate::account::{Account, AccountLink, Ask, Charge, PermitState, Permits, Refusal, Replenishment};
+use crate::account::{
+    Account, AccountLink, Ask, Charge, InPassage, PermitState, Permits, Refusal, Replenishment,
+};
 use crate::amount::Amount;
 use crate::error::ConfigError;
 use crate::events::Category;
@@ -141,9 +143,12 @@ impl Account for CountingGate {
         self.permits.give(charge)
     }
 
-    fn permits(&self) -> Option<&Arc<Permits>> {
+    fn in_passage(&self) -> InPassage<'_> {
         // Whoever counts the permits elsewhere stamps nothing.
-        self.activity.is_none().then_some(&self.permits)
+        match self.activity {
+            None => InPassage::Counted(&self.permits),
+            Some(_) => InPassage::Never,
+        }
     }
 
     fn earliest_fit(&self, _: &Ask) -> Option<Instant> {

@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::gate::{CountingGate, SemaphoreStatus};
-use crate::account::{Account, AccountLink, Ask, Charge, Permits, Refusal, Replenishment};
+use crate::account::{Account, AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::error::ConfigError;
 use crate::events::Category;
@@ -69,8 +69,8 @@ macro_rules! named_gate {
                 self.0.fits(ask)
             }
 
-            fn permits(&self) -> Option<&Arc<Permits>> {
-                self.0.permits()
+            fn in_passage(&self) -> InPassage<'_> {
+                self.0.in_passage()
             }
 
             fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {

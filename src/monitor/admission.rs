@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 use super::arrive::{Arrival, Asker};
 use super::core::Life;
-use super::face::{Shared, tick};
+use super::face::{Passed, Shared, tick};
 use super::handle::Handle;
 use super::keep::{Borrowed, Owned};
+use super::taken::Taken;
 use super::{AdmissionBuilder, Admit, AdmitRef, evaluator};
 use crate::demand::Demand;
 use crate::error::{AdmitError, StartError, TryAdmitError};
@@ -192,8 +193,8 @@ impl Admission {
         // goes in between, on another thread or in a waker called on the way, would take the one
         // owner it sees for the one grant there is, and stop an admission that is in use.
         let handle = Arc::clone(self.handle());
-        if self.shared().pass_in(&demand, true).is_some() {
-            return Ok(Grant::at_once(Owned::new(handle, demand), 0, self.shared().passed()));
+        if let Some(Passed { at, .. }) = self.shared().pass_in(&demand, true) {
+            return Ok(Grant::at_once(Owned::new(handle, demand), 0, Taken::at(at)));
         }
         let early = self.shared().look_at_memory();
         let id = match self.shared().arrive_inline(&demand, early, true) {

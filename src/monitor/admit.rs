@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::arrive::{Arrival, Asker, Want};
-use super::face::NeedsWaker;
+use super::face::{NeedsWaker, Passed};
 use super::keep::{Borrowed, Keep, Owned};
 use super::line::{Key, Outcome};
+use super::taken::Taken;
 use crate::error::AdmitError;
 use crate::grant::Grant;
 
@@ -139,13 +140,7 @@ impl<K: Keep> Admit<K> {
 
     /// The long way of the first poll: goes at once, or takes a place in the line.
     #[inline(never)]
-    fn arrive(
-        &self,
-        mut keep: K,
-        id: u64,
-        early: Option<Instant>,
-        cx: &Context<'_>,
-    ) -> State<K> {
+    fn arrive(&self, mut keep: K, id: u64, early: Option<Instant>, cx: &Context<'_>) -> State<K> {
         let mut asker = Asker::waiting(id, keep.lend(), self.within);
         loop {
             let (arrival, grants) = keep.shared().arrive(&mut asker, early, K::OWNS);
@@ -186,7 +181,7 @@ impl<K: Keep> Admit<K> {
         match outcome {
             Outcome::Granted(landing) => {
                 keep.has_become_grant(grants);
-                Some(Ok(Grant::landed(keep, *landing)))
+                Some(Ok(Grant::landed(keep, landing)))
             }
             Outcome::Failed(error) => {
                 keep.let_go();
@@ -205,18 +200,17 @@ impl<K: Keep> Future for Admit<K> {
         if let State::New(new) = &mut this.state
             && this.token.is_none()
             && let Some(keep) = new
-            && let Some(grants) = keep.shared().pass_in(keep.demand(), K::OWNS)
+            && let Some(Passed { at, grants }) = keep.shared().pass_in(keep.demand(), K::OWNS)
             && let Some(keep) = new.take()
         {
             this.state = State::Over;
             // The common end: the grant is made where it is handed over, and not stored first.
             keep.has_become_grant(grants);
-            let taken = keep.shared().passed();
             if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
                 progress.made_progress();
-                return Poll::Ready(Ok(Grant::at_once(keep, 0, taken)));
+                return Poll::Ready(Ok(Grant::at_once(keep, 0, Taken::at(at))));
             }
-            this.state = State::Decided(Ok(Grant::at_once(keep, 0, taken)));
+            this.state = State::Decided(Ok(Grant::at_once(keep, 0, Taken::at(at))));
             return Poll::Pending;
         }
         this.poll_on(cx)
@@ -268,10 +262,13 @@ impl<K: Keep> Admit<K> {
             }
         }
         if matches!(this.state, State::Parked(..)) {
-            match this.collect(cx) {
-                Some(decided) => this.state = State::Decided(decided),
-                None => return Poll::Pending,
+            let Some(decided) = this.collect(cx) else { return Poll::Pending };
+            if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                progress.made_progress();
+                return Poll::Ready(decided);
             }
+            this.state = State::Decided(decided);
+            return Poll::Pending;
         }
         // Only the handing over takes from the task's budget. When that is spent, the result waits
         // here, where a drop or a cancelled token still finds it.

@@ -148,9 +148,7 @@ pub(crate) fn take_all(
     for &index in list.order[..done].iter().rev() {
         let entry = &list.entries[index as usize];
         let charge = taken.part(index as usize, demand).charge(asking.id);
-        if let Err(panic) =
-            AccountPanic::catch("give", || entry.give(&charge, asking.now))
-        {
+        if let Err(panic) = AccountPanic::catch("give", || entry.give(&charge, asking.now)) {
             // The others still get back what is theirs: they may serve other admissions.
             let what = format!("`{}` could not take back a failed attempt", entry.name());
             defect.get_or_insert_with(|| Box::new(Defect::new(what, panic.message)));

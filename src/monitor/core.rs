@@ -32,7 +32,7 @@ use super::outbox::{self, Outbox};
 use super::overdue::Patience;
 use super::tally::Tally;
 use super::teller::Teller;
-use crate::account::{Account, AccountId, Count, Inbox, Marks, Turn, Valve};
+use crate::account::{Account, AccountId, Count, InPassage, Inbox, Marks, Turn, Valve};
 use crate::demand::Demand;
 use crate::error::{AdmitError, Defect, Shortage};
 use crate::events::RejectReason;
@@ -98,6 +98,8 @@ pub(crate) struct Core {
     /// Only to be handed to the links of accounts; the face reads it.
     inbox: Arc<Inbox>,
     pub(super) valve: Option<Arc<dyn Valve>>,
+    /// Whether the valve, if there is one, may be asked in a passage.
+    is_valve_brief: bool,
     pub(super) turn: Turn,
     pub(super) max_waiting: usize,
     /// The latest instant a decision was made at.
@@ -148,6 +150,7 @@ impl Core {
             index: Index::default(),
             records: HashMap::new(),
             inbox,
+            is_valve_brief: settings.valve.as_ref().is_none_or(|valve| is_brief(&**valve)),
             valve: settings.valve,
             turn: Turn::default(),
             max_waiting: settings.max_waiting,
@@ -279,11 +282,6 @@ impl Core {
             .collect()
     }
 
-    /// A waiter that was granted collects it, or one that failed its reason.
-    pub(crate) fn collect(&mut self, key: Key) -> Option<Outcome> {
-        self.line.collect(key)
-    }
-
     /// The job behind `key` is gone: it leaves the line, or gives back what it never saw.
     pub(crate) fn withdraw(&mut self, key: Key, now: Instant, out: &mut Outbox) {
         if let Some(Outcome::Granted(landing)) = self.line.collect(key) {
@@ -309,16 +307,16 @@ impl Core {
     /// A waiter is about to leave the line: its class goes on without it. When it is the head, it
     /// reserves nothing any more, which nothing else would tell those behind it.
     pub(super) fn part(&mut self, key: Key, out: &mut Outbox) {
-        let Some(waiter) = self.line.waiter(key) else { return };
-        let demand = waiter.demand.clone();
+        if self.line.waiter(key).is_none() {
+            return;
+        }
         let was_head = self.line.head() == Some(key);
-        out.demands.extend(self.index.part(&mut self.line, key, &demand));
-        if was_head {
-            self.changes += 1;
-            self.index.head = None;
-            for entry in demand.entries() {
-                self.index.mark(entry.id());
-            }
+        out.demands.extend(self.index.part(&mut self.line, key));
+        let Some(waiter) = self.line.waiter(key).filter(|_| was_head) else { return };
+        self.changes += 1;
+        self.index.head = None;
+        for entry in waiter.demand.entries() {
+            self.index.mark(entry.id());
         }
     }
 
@@ -465,7 +463,10 @@ impl Core {
     /// but who asks for them, and nobody is to be told of any.
     #[inline]
     pub(crate) const fn may_be_passed(&self) -> bool {
-        self.is_plain() && self.valve.is_none() && !self.awaits_drain
+        self.is_plain()
+            && !self.awaits_drain
+            // Everybody names memory, so with a valve everybody stands in one line.
+            && (self.valve.is_none() || (self.is_valve_brief && self.line.is_empty()))
     }
 
     /// Whether nobody waits and nothing is held.
@@ -506,6 +507,10 @@ impl Core {
                 .next_deadline()
                 .is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed))
     }
+}
+
+fn is_brief(valve: &dyn Valve) -> bool {
+    matches!(valve.in_passage(), InPassage::Brief)
 }
 
 /// How a grant ends.

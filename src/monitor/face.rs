@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::DerefMut;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::time::Instant;
 
@@ -12,7 +13,7 @@ use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
 use super::settle::Troubles;
 use super::taken::{Standing, Taken};
-use crate::account::{Inbox, Valve};
+use crate::account::{Ask, Inbox, Turn, Valve};
 use crate::demand::{Demand, Entry};
 use crate::error::AccountPanic;
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Notify, Ordering, StaticU64};
@@ -29,7 +30,7 @@ pub struct Shared {
     /// Grants there are, settled or not, that own the admission but are no handles. Changed under
     /// the lock only.
     grants: AtomicUsize,
-    /// What a grant that passed the door says of its time: gates have no use for any.
+    /// What a grant of permits that passed the door says of its time.
     born: Instant,
     pub(super) inbox: Arc<Inbox>,
     pub(super) publisher: Publisher,
@@ -68,7 +69,7 @@ impl Shared {
     /// passes. A hold of another kind leaves it shut: the next hold has it cheaper.
     #[inline]
     fn let_pass(&self, core: &Core, demand: &Demand) {
-        if demand.list().is_counted && core.may_be_passed() {
+        if demand.list().may_pass && core.may_be_passed() {
             self.inbox.door.open(core.held);
         }
     }
@@ -89,56 +90,73 @@ impl Shared {
         }
     }
 
-    /// The short way in: permits only, taken in a passage. Answers how many grants own the admission
-    /// then; `owns` says that this one does.
+    /// The short way in: permits, and one account that is brief, taken in a passage. `owns` says that
+    /// the grant is to own the admission.
     ///
     /// Nobody who waits names any of its accounts, so there is nobody to overtake, and no reservation.
     /// An announcement not heard yet sends it the long way, where it is.
     #[inline]
-    pub(super) fn pass_in(&self, demand: &Demand, owns: bool) -> Option<usize> {
+    pub(super) fn pass_in(&self, demand: &Demand, owns: bool) -> Option<Passed> {
         let list = demand.list();
-        if !list.is_counted {
+        if !list.may_pass {
             return None;
         }
+        let now = if list.brief.is_none() && self.valve.is_none() {
+            // Gates have no use for a time.
+            self.born
+        } else if self.inbox.door.is_open() {
+            self.look_at_memory().unwrap_or_else(Instant::now)
+        } else {
+            return None;
+        };
         let mut passage = self.inbox.door.pass()?;
         if self.inbox.is_pending() || !list.is_attached_to(self.inbox.admission()) {
             return None;
         }
-        let fits = |entry: &Entry| {
-            entry.permits().is_some_and(|permits| permits.has_in_passage(entry.amount()))
+        let fits = |entry: &Entry| match entry.permits() {
+            Some(permits) => permits.has_in_passage(entry.amount()),
+            None => entry.link().may_be_taken_in_passage(),
         };
         if !list.entries.iter().all(fits) {
             return None;
         }
+        // It is asked by its turn, and nobody waits: the line does not drain.
+        let valve = self.valve.as_ref().filter(|_| !list.entries.is_empty());
+        if valve.is_some_and(|valve| !valve.willing(Turn::default(), now)) {
+            return None;
+        }
+        // Last of all that may say no: nothing is ever to be undone here.
+        let at = match list.brief {
+            None => now,
+            Some(at) => take_brief(list.entries.get(at as usize)?, now)?,
+        };
         for entry in &list.entries {
             if let Some(permits) = entry.permits() {
                 permits.take_in_passage(entry.amount());
             }
         }
+        if let Some(valve) = valve {
+            valve.released(at);
+        }
         passage.came_in();
-        Some(if owns { self.count_owner() } else { 0 })
+        Some(Passed { at, grants: if owns { self.count_owner() } else { 0 } })
     }
 
-    /// What a grant that came in by the door holds.
-    #[inline]
-    pub(super) const fn passed(&self) -> Taken {
-        Taken::at(self.born)
-    }
-
-    /// The short way out: a release of permits nobody waits for, given back in a passage. Answers
-    /// whether it was one.
+    /// The short way out: a release of what was taken in a passage, or might have been, when nobody
+    /// waits for what comes back. Answers whether it was one.
     #[inline]
     fn pass_out(&self, demand: &Demand, taken: &mut Taken, owner_goes: bool) -> bool {
         let list = demand.list();
-        if !list.is_counted || !taken.is_whole() {
+        if !list.may_pass || !taken.is_whole() {
             return false;
         }
         let Some(mut passage) = self.inbox.door.pass() else { return false };
         if self.inbox.is_pending() {
             return false;
         }
-        let is_held = |entry: &Entry| {
-            entry.permits().is_some_and(|permits| permits.holds_in_passage(entry.amount()))
+        let is_held = |entry: &Entry| match entry.permits() {
+            Some(permits) => permits.holds_in_passage(entry.amount()),
+            None => true,
         };
         if !list.entries.iter().all(is_held) {
             return false;
@@ -148,6 +166,10 @@ impl Shared {
                 permits.give_in_passage(entry.amount());
             }
         }
+        if let Some(valve) = self.valve.as_ref().filter(|_| !list.entries.is_empty()) {
+            // A turn earned is a draining line's, and nobody waits.
+            valve.completed(taken.instant());
+        }
         passage.went_out();
         self.discount_owner(owner_goes);
         taken.standing = Standing::Released;
@@ -156,9 +178,18 @@ impl Shared {
 
     /// One decision: lock, decide, unlock, and do what was left to do.
     pub(super) fn hold<R>(&self, decide: impl FnOnce(&mut Core, &mut Outbox) -> R) -> R {
+        self.hold_on(self.lock(), decide)
+    }
+
+    /// The same with the lock in hand.
+    #[inline]
+    fn hold_on<R>(
+        &self,
+        mut core: MutexGuard<'_, Core>,
+        decide: impl FnOnce(&mut Core, &mut Outbox) -> R,
+    ) -> R {
         let mut out = Outbox::default();
         let result = {
-            let mut core = self.lock();
             if self.inbox.is_pending() {
                 self.hear(&mut core);
             }
@@ -273,25 +304,23 @@ impl Shared {
         fresh: Option<std::task::Waker>,
         owns: bool,
     ) -> Result<Option<(Outcome, usize)>, NeedsWaker> {
-        self.hold(|core, out| {
-            if let Some(outcome) = core.collect(key) {
-                out.old_wakers.extend(fresh);
-                let is_owner = owns && matches!(outcome, Outcome::Granted(_));
-                return Ok(Some((outcome, if is_owner { self.count_owner() } else { 0 })));
-            }
-            let Some(waiter) = core.line.waiter_mut(key) else {
-                out.old_wakers.extend(fresh);
-                return Ok(None);
-            };
-            if let Some(fresh) = fresh {
-                out.old_wakers.extend(waiter.waker.replace(fresh));
-                return Ok(None);
-            }
-            match &waiter.waker {
-                Some(kept) if kept.will_wake(waker) => Ok(None),
-                _ => Err(NeedsWaker),
-            }
-        })
+        // No hold: nothing is decided here. Wakers go after the lock.
+        let mut core = self.lock();
+        if let Some(outcome) = core.line.collect(key) {
+            let is_owner = owns && matches!(outcome, Outcome::Granted(_));
+            let grants = if is_owner { self.count_owner() } else { 0 };
+            drop(core);
+            return Ok(Some((outcome, grants)));
+        }
+        let Some(waiter) = core.line.waiter_mut(key) else { return Ok(None) };
+        let old = match (fresh, &waiter.waker) {
+            (Some(fresh), _) => waiter.waker.replace(fresh),
+            (None, Some(kept)) if kept.will_wake(waker) => None,
+            (None, _) => return Err(NeedsWaker),
+        };
+        drop(core);
+        drop(old);
+        Ok(None)
     }
 
     /// The token of a job was cancelled before it asked.
@@ -347,55 +376,55 @@ impl Shared {
         how: Settlement,
         owner_goes: bool,
     ) -> bool {
-        if how == Settlement::Release
-            && let Some(left_to_do) = self.release_inline(id, demand, &mut taken, owner_goes)
-        {
-            drop(taken);
-            if let Some(mut out) = left_to_do {
-                self.deliver(&mut out);
-            }
-            return true;
-        }
-        self.hold(move |core, out| {
-            // A release returns permits, which need no clock; time accounts only hear of it, and
-            // take an older instant for their own latest.
-            let now = if how == Settlement::Rollback { tick(core, None) } else { core.latest };
-            self.discount_owner(owner_goes);
-            core.settle(id, demand, &mut taken, how, now, out)
-        })
-    }
-
-    /// The inline way back: one lock, no clock, nobody to wake. Answers what is left to be done,
-    /// which is mostly nothing; `None` when this way does not lead through.
-    fn release_inline(
-        &self,
-        id: u64,
-        demand: &Demand,
-        taken: &mut Taken,
-        owner_goes: bool,
-    ) -> Option<Option<Box<Outbox>>> {
         let mut core = self.lock();
-        if self.inbox.is_pending() {
-            return None;
+        if how == Settlement::Release && !self.inbox.is_pending() {
+            let mut troubles = Troubles::new();
+            if core.settle_inline(id, demand, &mut taken, &mut troubles) {
+                self.discount_owner(owner_goes);
+                if troubles.is_empty() && !core.awaits_drain {
+                    // Nobody was woken, told or filed, and the line is as it was: there is nothing
+                    // for `leave` to see to. What an account announced meanwhile is in the inbox,
+                    // and has woken the evaluator if anybody waits.
+                    self.let_pass(&core, demand);
+                    return true;
+                }
+                self.hold_on(core, move |core, out| {
+                    let _taken = taken;
+                    core.mend(demand, troubles, out);
+                    core.look_if_drained(out);
+                });
+                return true;
+            }
+            if !Outbox::is_serving()
+                && let Some(hand_off) = core.hand_off(demand, &taken)
+            {
+                let now = tick(&mut core, None);
+                let waker = core.hand_over(hand_off, now);
+                self.discount_owner(owner_goes);
+                taken.standing = Standing::Released;
+                drop(taken);
+                // Somebody waits still, and the evaluator has no more to do than before.
+                drop(core);
+                if let Some(waker) = waker {
+                    Outbox::serve_one(waker);
+                }
+                return true;
+            }
         }
-        let mut troubles = Troubles::new();
-        if !core.settle_inline(id, demand, taken, &mut troubles) {
-            return None;
-        }
-        self.discount_owner(owner_goes);
-        if troubles.is_empty() && !core.awaits_drain {
-            // Nobody was woken, told or filed, and the line is as it was: there is nothing for
-            // `leave` to see to. What an account announced meanwhile is in the inbox, and has woken
-            // the evaluator if anybody waits.
-            self.let_pass(&core, demand);
-            return Some(None);
-        }
-        let mut out = Box::<Outbox>::default();
-        core.mend(demand, troubles, &mut out);
-        core.look_if_drained(&mut out);
-        self.leave(&mut core, &mut out);
-        drop(core);
-        Some(Some(out))
+        self.hold_on(core, move |core, out| {
+            out.serves =
+                how == Settlement::Release && !Outbox::is_serving() && core.may_serve(demand);
+            // A release returns permits, which need no clock; time accounts only hear of it, and
+            // take an older instant for their own latest. Whoever goes now has waited until now.
+            let needs_clock = out.serves || how == Settlement::Rollback;
+            let now = if needs_clock { tick(core, None) } else { core.latest };
+            self.discount_owner(owner_goes);
+            let settled = core.settle(id, demand, &mut taken, how, now, out);
+            if out.serves {
+                core.serve(now, out);
+            }
+            settled
+        })
     }
 
     /// A grant that settled before goes, and owned the admission.
@@ -477,6 +506,22 @@ impl Shared {
         out.lines.push(line);
         out.deliver();
     }
+}
+
+/// What passed the door.
+pub(super) struct Passed {
+    /// The instant it was taken at.
+    pub(super) at: Instant,
+    /// How many grants own the admission now.
+    pub(super) grants: usize,
+}
+
+/// Takes of a brief account, in a passage. A panic goes the long way, where it is met again.
+#[inline]
+fn take_brief(entry: &Entry, now: Instant) -> Option<Instant> {
+    let ask = Ask::new(0, entry.amount(), now);
+    let answer = catch_unwind(AssertUnwindSafe(|| entry.account().try_take(&ask)));
+    answer.ok()?.ok()?
 }
 
 /// What the inline path took.

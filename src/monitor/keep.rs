@@ -42,7 +42,6 @@ impl<'a> Borrowed<'a> {
     }
 }
 
-
 mod sealed {
     use super::{Borrowed, Demand, Handle, Owned, Shared};
 

@@ -14,6 +14,7 @@ mod core;
 mod counters;
 mod evaluator;
 mod face;
+mod hand_off;
 mod handle;
 mod ids;
 mod index;
@@ -40,6 +41,6 @@ pub use counters::Counters;
 pub use keep::{Borrowed, Keep, Owned};
 
 pub(crate) use core::Settlement;
-pub(crate) use line::{Landing, Limit};
+pub(crate) use line::{Hold, Landing, Limit};
 pub(crate) use settle::panic_line;
 pub(crate) use taken::{Standing, Taken};

@@ -60,6 +60,12 @@ impl Taken {
         Self { at: now, parts: None, standing: Standing::Held }
     }
 
+    /// The instant of the decision.
+    #[inline]
+    pub(crate) const fn instant(&self) -> Instant {
+        self.at
+    }
+
     /// Whether it is held, and just what was demanded.
     #[inline]
     pub(crate) fn is_whole(&self) -> bool {
