@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 use super::arrive::{Arrival, Asker};
 use super::core::Life;
-use super::face::{Passed, Shared, tick};
+use super::face::{Shared, tick};
 use super::handle::Handle;
 use super::keep::{Borrowed, Owned};
+use super::passage::Passed;
 use super::taken::Taken;
 use super::{AdmissionBuilder, Admit, AdmitRef, evaluator};
 use crate::demand::Demand;
@@ -193,7 +194,11 @@ impl Admission {
         // goes in between, on another thread or in a waker called on the way, would take the one
         // owner it sees for the one grant there is, and stop an admission that is in use.
         let handle = Arc::clone(self.handle());
-        if let Some(Passed { at, .. }) = self.shared().pass_in(&demand, true) {
+        let shared = self.shared();
+        if shared.pass_in(&demand, true).is_some() {
+            return Ok(Grant::at_once(Owned::new(handle, demand), 0, Taken::at(shared.born)));
+        }
+        if let Some(Passed { at, .. }) = shared.pass_in_timed(&demand, true) {
             return Ok(Grant::at_once(Owned::new(handle, demand), 0, Taken::at(at)));
         }
         let early = self.shared().look_at_memory();

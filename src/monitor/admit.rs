@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::arrive::{Arrival, Asker, Want};
-use super::face::{NeedsWaker, Passed};
+use super::face::NeedsWaker;
 use super::keep::{Borrowed, Keep, Owned};
 use super::line::{Key, Outcome};
+use super::passage::Passed;
 use super::taken::Taken;
 use crate::error::AdmitError;
 use crate::grant::Grant;
@@ -200,17 +201,18 @@ impl<K: Keep> Future for Admit<K> {
         if let State::New(new) = &mut this.state
             && this.token.is_none()
             && let Some(keep) = new
-            && let Some(Passed { at, grants }) = keep.shared().pass_in(keep.demand(), K::OWNS)
+            && let Some(grants) = keep.shared().pass_in(keep.demand(), K::OWNS)
             && let Some(keep) = new.take()
         {
             this.state = State::Over;
             // The common end: the grant is made where it is handed over, and not stored first.
             keep.has_become_grant(grants);
+            let taken = Taken::at(keep.shared().born);
             if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
                 progress.made_progress();
-                return Poll::Ready(Ok(Grant::at_once(keep, 0, Taken::at(at))));
+                return Poll::Ready(Ok(Grant::at_once(keep, 0, taken)));
             }
-            this.state = State::Decided(Ok(Grant::at_once(keep, 0, Taken::at(at))));
+            this.state = State::Decided(Ok(Grant::at_once(keep, 0, taken)));
             return Poll::Pending;
         }
         this.poll_on(cx)
@@ -236,6 +238,23 @@ impl<K: Keep> Admit<K> {
             && let Some(keep) = new.take()
         {
             this.state = State::Over;
+            // With a token it has not been tried yet.
+            let at = keep.shared().born;
+            let passed = keep.shared().pass_in(keep.demand(), K::OWNS);
+            let passed = match passed {
+                Some(grants) => Some(Passed { at, grants }),
+                None => keep.shared().pass_in_timed(keep.demand(), K::OWNS),
+            };
+            if let Some(Passed { at, grants }) = passed {
+                keep.has_become_grant(grants);
+                let taken = Taken::at(at);
+                if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                    progress.made_progress();
+                    return Poll::Ready(Ok(Grant::at_once(keep, 0, taken)));
+                }
+                this.state = State::Decided(Ok(Grant::at_once(keep, 0, taken)));
+                return Poll::Pending;
+            }
             let early = keep.shared().look_at_memory();
             let id = match keep.shared().arrive_inline(keep.demand(), early, K::OWNS) {
                 Ok(inline) => {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::DerefMut;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::time::Instant;
 
@@ -13,8 +12,8 @@ use super::outbox::{Outbox, contain};
 use super::publisher::Publisher;
 use super::settle::Troubles;
 use super::taken::{Standing, Taken};
-use crate::account::{Ask, Inbox, Turn, Valve};
-use crate::demand::{Demand, Entry};
+use crate::account::{Inbox, Valve};
+use crate::demand::Demand;
 use crate::error::AccountPanic;
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Notify, Ordering, StaticU64};
 
@@ -31,11 +30,11 @@ pub struct Shared {
     /// the lock only.
     grants: AtomicUsize,
     /// What a grant of permits that passed the door says of its time.
-    born: Instant,
+    pub(super) born: Instant,
     pub(super) inbox: Arc<Inbox>,
     pub(super) publisher: Publisher,
     pub(super) drained: Notify,
-    valve: Option<Arc<dyn Valve>>,
+    pub(super) valve: Option<Arc<dyn Valve>>,
 }
 
 impl Shared {
@@ -76,104 +75,18 @@ impl Shared {
 
     /// Counts one grant more that owns the admission; answers how many there are.
     #[inline]
-    fn count_owner(&self) -> usize {
+    pub(super) fn count_owner(&self) -> usize {
         let grants = self.grants.load(Ordering::Relaxed) + 1;
         self.grants.store(grants, Ordering::Relaxed);
         grants
     }
 
     #[inline]
-    fn discount_owner(&self, goes: bool) {
+    pub(super) fn discount_owner(&self, goes: bool) {
         if goes {
             let grants = self.grants.load(Ordering::Relaxed);
             self.grants.store(grants.wrapping_sub(1), Ordering::Relaxed);
         }
-    }
-
-    /// The short way in: permits, and one account that is brief, taken in a passage. `owns` says that
-    /// the grant is to own the admission.
-    ///
-    /// Nobody who waits names any of its accounts, so there is nobody to overtake, and no reservation.
-    /// An announcement not heard yet sends it the long way, where it is.
-    #[inline]
-    pub(super) fn pass_in(&self, demand: &Demand, owns: bool) -> Option<Passed> {
-        let list = demand.list();
-        if !list.may_pass {
-            return None;
-        }
-        let now = if list.brief.is_none() && self.valve.is_none() {
-            // Gates have no use for a time.
-            self.born
-        } else if self.inbox.door.is_open() {
-            self.look_at_memory().unwrap_or_else(Instant::now)
-        } else {
-            return None;
-        };
-        let mut passage = self.inbox.door.pass()?;
-        if self.inbox.is_pending() || !list.is_attached_to(self.inbox.admission()) {
-            return None;
-        }
-        let fits = |entry: &Entry| match entry.permits() {
-            Some(permits) => permits.has_in_passage(entry.amount()),
-            None => entry.link().may_be_taken_in_passage(),
-        };
-        if !list.entries.iter().all(fits) {
-            return None;
-        }
-        // It is asked by its turn, and nobody waits: the line does not drain.
-        let valve = self.valve.as_ref().filter(|_| !list.entries.is_empty());
-        if valve.is_some_and(|valve| !valve.willing(Turn::default(), now)) {
-            return None;
-        }
-        // Last of all that may say no: nothing is ever to be undone here.
-        let at = match list.brief {
-            None => now,
-            Some(at) => take_brief(list.entries.get(at as usize)?, now)?,
-        };
-        for entry in &list.entries {
-            if let Some(permits) = entry.permits() {
-                permits.take_in_passage(entry.amount());
-            }
-        }
-        if let Some(valve) = valve {
-            valve.released(at);
-        }
-        passage.came_in();
-        Some(Passed { at, grants: if owns { self.count_owner() } else { 0 } })
-    }
-
-    /// The short way out: a release of what was taken in a passage, or might have been, when nobody
-    /// waits for what comes back. Answers whether it was one.
-    #[inline]
-    fn pass_out(&self, demand: &Demand, taken: &mut Taken, owner_goes: bool) -> bool {
-        let list = demand.list();
-        if !list.may_pass || !taken.is_whole() {
-            return false;
-        }
-        let Some(mut passage) = self.inbox.door.pass() else { return false };
-        if self.inbox.is_pending() {
-            return false;
-        }
-        let is_held = |entry: &Entry| match entry.permits() {
-            Some(permits) => permits.holds_in_passage(entry.amount()),
-            None => true,
-        };
-        if !list.entries.iter().all(is_held) {
-            return false;
-        }
-        for entry in &list.entries {
-            if let Some(permits) = entry.permits() {
-                permits.give_in_passage(entry.amount());
-            }
-        }
-        if let Some(valve) = self.valve.as_ref().filter(|_| !list.entries.is_empty()) {
-            // A turn earned is a draining line's, and nobody waits.
-            valve.completed(taken.instant());
-        }
-        passage.went_out();
-        self.discount_owner(owner_goes);
-        taken.standing = Standing::Released;
-        true
     }
 
     /// One decision: lock, decide, unlock, and do what was left to do.
@@ -343,7 +256,9 @@ impl Shared {
     /// The job behind `key` is gone.
     pub(super) fn withdraw(&self, key: Key) {
         self.hold(|core, out| {
-            let now = tick(core, None);
+            // Who leaves the line takes no time with it, but for those who are told.
+            let needs_clock = core.teller.is_watched() || core.line.waiter(key).is_none();
+            let now = if needs_clock { tick(core, None) } else { core.latest };
             core.withdraw(key, now, out);
         });
     }
@@ -447,7 +362,14 @@ impl Shared {
     }
 
     /// Stops when there is no handle but grants. `owners` counts both, without the caller.
-    pub(super) fn stop_when_only_grants_are_left(&self, owners: impl FnOnce() -> usize) {
+    ///
+    /// A passage sees the count as a hold does, and is all that is needed mostly.
+    pub(super) fn stop_when_only_grants_are_left(&self, owners: impl Fn() -> usize) {
+        if let Some(_passage) = self.inbox.door.pass()
+            && owners() > self.grants.load(Ordering::Relaxed)
+        {
+            return;
+        }
         self.hold(|core, out| {
             if owners() <= self.grants.load(Ordering::Relaxed) {
                 let now = core.latest;
@@ -506,22 +428,6 @@ impl Shared {
         out.lines.push(line);
         out.deliver();
     }
-}
-
-/// What passed the door.
-pub(super) struct Passed {
-    /// The instant it was taken at.
-    pub(super) at: Instant,
-    /// How many grants own the admission now.
-    pub(super) grants: usize,
-}
-
-/// Takes of a brief account, in a passage. A panic goes the long way, where it is met again.
-#[inline]
-fn take_brief(entry: &Entry, now: Instant) -> Option<Instant> {
-    let ask = Ask::new(0, entry.amount(), now);
-    let answer = catch_unwind(AssertUnwindSafe(|| entry.account().try_take(&ask)));
-    answer.ok()?.ok()?
 }
 
 /// What the inline path took.

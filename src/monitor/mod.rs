@@ -25,6 +25,7 @@ mod look_in;
 mod outbox;
 mod overdue;
 mod pass;
+mod passage;
 mod publisher;
 mod settle;
 mod stand;
