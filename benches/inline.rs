@@ -1,9 +1,10 @@
 //! Jobs that go at once: one thread, nobody waits, everything fits.
 //!
-//! One call is one whole job: a copy of a shared demand is admitted, awaited, and its grant dropped.
-//! The peers' permits are taken one after the other, awaited, and dropped; borrowed permits, which
-//! are the cheaper ones. Both run as the main future of a Tokio runtime of one thread, without the
-//! cooperative budget.
+//! One call is one whole job: a demand is admitted, awaited, and its grant dropped. The peers' permits
+//! are taken one after the other, awaited, and dropped. Both borrow, which is the cheaper way of each
+//! (`admit_ref`, `Semaphore::acquire`); ours with a copy of the demand and an owned grant (`admit`) is
+//! noted beside it, over the same peer. Both run as the main future of a Tokio runtime of one thread,
+//! without the cooperative budget.
 //!
 //! - `inline3`: three gates over three semaphores.
 //! - `inline1`: one gate over one semaphore.
@@ -51,7 +52,7 @@ fn main() {
     let watched = Admission::builder().memory_gate(memory).start().expect("inside a runtime");
     // Of accounts of their own: one that several admissions share has more to do.
     let off = Ours { admission: started(), demand: demand_of(3, AMPLE) };
-    let took = bench.compare(watched, demand_of(3, AMPLE), async || drop(off.take().await));
+    let took = bench.compare(watched, demand_of(3, AMPLE), async || drop(off.lend().await));
     tell("inline_memory", "without", &took);
 }
 
