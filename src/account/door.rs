@@ -43,6 +43,8 @@ const MANY_INSIDE: u64 = 1 << 63;
 
 /// How often somebody who wants to pass looks again while another does.
 const SPINS: u32 = 64;
+/// How often whoever waits for one to end yields after that, before it sleeps.
+const YIELDS: u32 = 192;
 
 /// Whether and how an account is taken in a passage.
 pub enum InPassage<'a> {
@@ -207,10 +209,10 @@ struct Rest {
 
 impl Rest {
     fn a_while(&mut self) {
-        self.turns += 1;
+        self.turns = self.turns.saturating_add(1);
         match self.turns {
-            ..=SPINS => hint::spin_loop(),
-            ..=256 => thread::yield_now(),
+            0..=SPINS => hint::spin_loop(),
+            turns if turns <= SPINS + YIELDS => thread::yield_now(),
             // Whoever passes may be of a lower priority than we, and yielding not enough.
             _ => thread::sleep(Duration::from_micros(50)),
         }

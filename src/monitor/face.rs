@@ -183,6 +183,7 @@ impl Shared {
         let (id, taken) = core.take_inline(demand, now)?;
         let grants = if owns { self.count_owner() } else { 0 };
         self.let_pass(&core, demand);
+        drop(core);
         Ok(Inline { id, taken, grants })
     }
 

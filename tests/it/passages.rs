@@ -201,6 +201,7 @@ async fn jobs_that_run_as_they_are_woken_make_no_deep_stack() {
         let waker = Waker::from(Arc::clone(&job));
         let mut admit = job.admit.lock().unwrap();
         let polled = Pin::new(admit.as_mut().unwrap()).poll(&mut Context::from_waker(&waker));
+        drop(admit);
         assert!(polled.is_pending());
     }
     settle().await;
