@@ -96,6 +96,15 @@ pub(crate) fn step() {
     AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
+/// A moment of waiting for another thread that is all but done.
+#[inline]
+pub(crate) fn spin() {
+    #[cfg(not(admit_shuttle))]
+    std::hint::spin_loop();
+    #[cfg(admit_shuttle)]
+    shuttle::thread::yield_now();
+}
+
 /// Runs a task on a Tokio runtime, or as a task of the model checker's, which must end with its run.
 #[cfg(not(admit_shuttle))]
 pub(crate) fn spawn(runtime: &Runtime, task: impl Future<Output = ()> + Send + 'static) {

@@ -18,12 +18,11 @@
 //! it calls nothing that is not ours and is over in no time, which is why others may spin.
 
 use std::fmt;
-use std::hint;
 use std::thread;
 use std::time::Duration;
 
 use super::Permits;
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering, spin};
 
 /// The word: how it stands in the lowest two bits, then how many came in since it was opened, then
 /// how many are inside altogether.
@@ -110,7 +109,7 @@ impl Door {
             if spins > SPINS {
                 return None;
             }
-            hint::spin_loop();
+            spin();
         }
     }
 
@@ -211,7 +210,8 @@ impl Rest {
     fn a_while(&mut self) {
         self.turns = self.turns.saturating_add(1);
         match self.turns {
-            0..=SPINS => hint::spin_loop(),
+            _ if cfg!(admit_shuttle) => spin(),
+            0..=SPINS => spin(),
             turns if turns <= SPINS + YIELDS => thread::yield_now(),
             // Whoever passes may be of a lower priority than we, and yielding not enough.
             _ => thread::sleep(Duration::from_micros(50)),

@@ -319,8 +319,12 @@ impl Shared {
                 self.discount_owner(owner_goes);
                 taken.standing = Standing::Released;
                 drop(taken);
-                // Somebody waits still, and the evaluator has no more to do than before.
+                // Another head may be told of at another time, if it waits too long.
+                let wake_evaluator = core.needs_evaluator();
                 drop(core);
+                if wake_evaluator {
+                    self.inbox.notify.notify_one();
+                }
                 if let Some(waker) = waker {
                     Outbox::serve_one(waker);
                 }
