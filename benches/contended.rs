@@ -3,7 +3,7 @@
 //! A Tokio runtime of two worker threads and 32 tasks, sixteen a thread. Every task admits and
 //! releases a demand of three gates again and again, and lets the others go on after every
 //! thirty-second time. Nothing is ever short; what is contended is the locks and the counters. The
-//! peer takes three semaphores one after the other. Both without the cooperative budget, of which
+//! peer takes three semaphores one after the other. Both borrow what they take, and are without the cooperative budget, of which
 //! three semaphores would spend three times as much.
 //!
 //! - `contended3`: ours over the semaphores', by the time until all tasks are done.
@@ -49,7 +49,7 @@ fn main() {
                 let ours = ample.clone();
                 async move {
                     for job in 1..=jobs {
-                        drop(ours.take().await);
+                        drop(ours.lend().await);
                         if job % BURST == 0 {
                             yield_now().await;
                         }
@@ -75,7 +75,7 @@ fn main() {
                 let ours = scarce.clone();
                 async move {
                     for _ in 0..few {
-                        let held = ours.take().await;
+                        let held = ours.lend().await;
                         yield_now().await;
                         drop(held);
                     }

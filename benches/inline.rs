@@ -1,9 +1,10 @@
 //! Jobs that go at once: one thread, nobody waits, everything fits.
 //!
-//! One call is one whole job: a copy of a shared demand is admitted, awaited, and its grant dropped.
-//! The peers' permits are taken one after the other, awaited, and dropped; borrowed permits, which
-//! are the cheaper ones. Both run as the main future of a Tokio runtime of one thread, without the
-//! cooperative budget.
+//! One call is one whole job: a demand is admitted, awaited, and its grant dropped. The peers' permits
+//! are taken one after the other, awaited, and dropped. Both borrow, which is the cheaper way of each
+//! (`admit_ref`, `Semaphore::acquire`); ours with a copy of the demand and an owned grant (`admit`) is
+//! noted beside it, over the same peer. Both run as the main future of a Tokio runtime of one thread,
+//! without the cooperative budget.
 //!
 //! - `inline3`: three gates over three semaphores.
 //! - `inline1`: one gate over one semaphore.
@@ -51,7 +52,7 @@ fn main() {
     let watched = Admission::builder().memory_gate(memory).start().expect("inside a runtime");
     // Of accounts of their own: one that several admissions share has more to do.
     let off = Ours { admission: started(), demand: demand_of(3, AMPLE) };
-    let took = bench.compare(watched, demand_of(3, AMPLE), async || drop(off.take().await));
+    let took = bench.compare(watched, demand_of(3, AMPLE), async || drop(off.lend().await));
     tell("inline_memory", "without", &took);
 }
 
@@ -65,8 +66,9 @@ impl Bench<'_> {
     fn compare(&self, admission: Admission, demand: admit::Demand, peer: impl AsyncFn()) -> Rounds {
         let ours = Ours { admission, demand };
         let sides: Vec<Side<'_>> = vec![
-            Box::new(|| in_a_row(self.runtime, self.calls, async || drop(ours.take().await))),
+            Box::new(|| in_a_row(self.runtime, self.calls, async || drop(ours.lend().await))),
             Box::new(|| in_a_row(self.runtime, self.calls, &peer)),
+            Box::new(|| in_a_row(self.runtime, self.calls, async || drop(ours.take().await))),
         ];
         rounds(self.count, sides)
     }
@@ -75,5 +77,7 @@ impl Bench<'_> {
 fn tell(name: &str, peer: &str, took: &Rounds) {
     note(&format!("{name}_ns"), took.of(0));
     note(&format!("{name}_{peer}_ns"), took.of(1));
+    note(&format!("{name}_owned_ns"), took.of(2));
+    note(&format!("{name}_owned"), took.ratio(2, 1));
     figure(name, took.ratio(0, 1));
 }

@@ -3,8 +3,12 @@
 use std::fmt;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
-use crate::account::{Account, AccountId, AsAccount, Nature, Replenishment};
+use crate::account::{
+    Account, AccountId, AccountLink, AsAccount, Ask, Charge, InPassage, Nature, Permits, Refusal,
+    Replenishment,
+};
 use crate::amount::{Amount, JobInfo};
 use crate::error::AccountPanic;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -105,12 +109,24 @@ impl Demand {
         Self { list: self.list.clone(), job: None }
     }
 
-    /// Whether the two are copies of one template, and so surely equal.
-    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+    /// Whether the two want the same, whoever they are for.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (&self.list, &other.list) {
-            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
-            _ => false,
+            // Copies of one template, mostly.
+            (Some(mine), Some(theirs)) => {
+                Arc::ptr_eq(mine, theirs) || self.wants().eq(other.wants())
+            }
+            (mine, theirs) => mine.is_none() == theirs.is_none(),
         }
+    }
+
+    /// What it wants of whom, by account.
+    pub(crate) fn wants(&self) -> impl Iterator<Item = (AccountId, Amount)> {
+        let list = self.list();
+        list.order.iter().map(|&at| {
+            let entry = &list.entries[at as usize];
+            (entry.id, entry.amount)
+        })
     }
 
     /// The position of the entry for an account.
@@ -142,6 +158,8 @@ pub struct Entry {
     amount: Amount,
     id: AccountId,
     nature: Nature,
+    /// Where the monitor may count itself.
+    permits: Option<Arc<Permits>>,
 }
 
 impl Entry {
@@ -171,7 +189,49 @@ impl Entry {
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        self.account.link().name()
+        self.link().name()
+    }
+
+    #[inline]
+    pub(crate) fn link(&self) -> &AccountLink {
+        match &self.permits {
+            Some(permits) => &permits.link,
+            None => self.account.link(),
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn permits(&self) -> Option<&Arc<Permits>> {
+        self.permits.as_ref()
+    }
+
+    // The monitor asks a gate here: called through the account, it takes the caller for a stranger.
+
+    pub(crate) fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
+        match &self.permits {
+            Some(permits) => permits.fits(ask),
+            None => self.account.fits(ask),
+        }
+    }
+
+    pub(crate) fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        match &self.permits {
+            Some(permits) => permits.take(ask),
+            None => self.account.try_take(ask),
+        }
+    }
+
+    pub(crate) fn give(&self, charge: &Charge, now: Instant) -> Amount {
+        match &self.permits {
+            Some(permits) => permits.give(charge),
+            None => self.account.give(charge, now),
+        }
+    }
+
+    pub(crate) fn settled(&self, charge: &Charge, reported: bool, now: Instant) {
+        if self.permits.is_none() {
+            self.account.settled(charge, reported, now);
+        }
     }
 }
 
@@ -192,6 +252,11 @@ pub(crate) struct Entries {
     pub(crate) order: SmallVec<[u32; 6]>,
     /// Whether any answer depends on the clock.
     pub(crate) timed: bool,
+    /// Whether all of it may be taken in a passage: permits the monitor may count itself, asked for
+    /// as such, and one account that is brief, at the most.
+    pub(crate) may_pass: bool,
+    /// The one that is brief.
+    pub(crate) brief: Option<u32>,
     /// The first entry that can never fit because its sum overflowed.
     pub(crate) saturated: Option<u32>,
     /// An account that panicked when it was first read.
@@ -207,6 +272,8 @@ impl Entries {
             entries: SmallVec::new_const(),
             order: SmallVec::new_const(),
             timed: false,
+            may_pass: true,
+            brief: None,
             saturated: None,
             fault: None,
             known_to: AtomicU64::new(0),
@@ -216,6 +283,19 @@ impl Entries {
     #[inline]
     pub(crate) fn is_known_to(&self, admission: u64) -> bool {
         self.known_to.load(Ordering::Relaxed) == admission
+    }
+
+    /// Whether the admission has attached to every account here, as far as can be said at a glance.
+    #[inline]
+    pub(crate) fn is_attached_to(&self, admission: u64) -> bool {
+        self.is_known_to(admission)
+            || self.entries.iter().all(|entry| entry.link().is_first(admission))
+    }
+
+    /// Whether all of it is permits the monitor may count itself.
+    #[inline]
+    pub(crate) const fn is_counted(&self) -> bool {
+        self.may_pass && self.brief.is_none()
     }
 
     pub(crate) fn set_known_to(&self, admission: u64) {
@@ -243,14 +323,38 @@ impl Entries {
                     }
                 };
                 self.timed |= nature.timed;
-                self.entries.push(Entry { account: account.to_account(), amount, id, nature });
+                let permits = match account.as_account().in_passage() {
+                    // An account may borrow the link of a gate, and yet have rules of its own.
+                    InPassage::Counted(permits) if std::ptr::eq(&raw const permits.link, link) => {
+                        Some(Arc::clone(permits))
+                    }
+                    InPassage::Brief if self.brief.is_none() => {
+                        self.brief = Some(self.entries.len() as u32);
+                        None
+                    }
+                    _ => {
+                        self.may_pass = false;
+                        None
+                    }
+                };
+                self.entries.push(Entry {
+                    account: account.to_account(),
+                    amount,
+                    id,
+                    nature,
+                    permits,
+                });
                 let index = self.entries.len() - 1;
                 let place = self.order.partition_point(|&at| self.entries[at as usize].id < id);
                 self.order.insert(place, u32::try_from(index).unwrap_or(u32::MAX));
                 index
             }
         };
+        let Amount { requests, units } = self.entries[index].amount;
+        let is_brief = self.brief == Some(index as u32);
+        self.may_pass &= is_brief || u64::from(requests) == units;
         if self.entries[index].amount.is_saturated() && self.saturated.is_none() {
+            self.may_pass = false;
             self.saturated = u32::try_from(index).ok();
         }
     }
@@ -268,6 +372,8 @@ impl Clone for Entries {
             entries: self.entries.clone(),
             order: self.order.clone(),
             timed: self.timed,
+            may_pass: self.may_pass,
+            brief: self.brief,
             saturated: self.saturated,
             fault: self.fault.clone(),
             // A copy is made to be changed, and what is added may be unknown.

@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use crate::account::AsAccount;
 use crate::demand::Demand;
 use crate::error::AccountPanic;
-use crate::monitor::{Handle, Landing, Limit, Settlement, Standing, Taken, panic_line};
+use crate::monitor::{
+    Borrowed, Hold, Keep, Landing, Limit, Owned, Settlement, Standing, Taken, panic_line,
+};
 use crate::sync::{Arc, Mutex};
 use crate::upstream::UpstreamFailure;
 
@@ -50,53 +52,27 @@ pub struct WaitTime {
 /// # }
 /// ```
 #[must_use = "dropping a grant gives it back; hold it for as long as the work runs"]
-pub struct Grant {
-    handle: Arc<Handle>,
+pub struct Grant<K: Keep = Owned> {
+    keep: K,
     id: u64,
-    demand: Demand,
     /// Made only for a job that waited.
-    waits: Option<Box<Waits>>,
+    waits: Option<Box<Landing>>,
     taken: Mutex<Taken>,
 }
 
-struct Waits {
-    wall: Duration,
-    times: Vec<WaitTime>,
-}
+/// The grant of [`admit_ref`](crate::Admission::admit_ref): a [`Grant`] that borrows.
+pub type GrantRef<'a> = Grant<Borrowed<'a>>;
 
-impl Grant {
+impl<K: Keep> Grant<K> {
     #[inline]
-    pub(crate) const fn at_once(
-        handle: Arc<Handle>,
-        id: u64,
-        demand: Demand,
-        taken: Taken,
-    ) -> Self {
-        Self { handle, id, demand, waits: None, taken: Mutex::new(taken) }
+    pub(crate) const fn at_once(keep: K, id: u64, taken: Taken) -> Self {
+        Self { keep, id, waits: None, taken: Mutex::new(taken) }
     }
 
-    pub(crate) fn landed(handle: Arc<Handle>, landing: Landing) -> Self {
-        let Landing { waiter, taken, at } = landing;
-        let mut holds = waiter.holds;
-        holds.sort_by_key(|hold| match hold.limit() {
-            Limit::Valve => 0,
-            Limit::Entry(index) => u64::from(index) + 1,
-        });
-        let times = holds
-            .into_iter()
-            .map(|hold| WaitTime {
-                account: handle.shared().name_of(hold.limit(), &waiter.demand),
-                wait: at.saturating_duration_since(hold.since(waiter.arrived)),
-            })
-            .collect();
-        let wall = at.saturating_duration_since(waiter.arrived);
-        Self {
-            handle,
-            id: waiter.id,
-            demand: waiter.demand,
-            waits: Some(Box::new(Waits { wall, times })),
-            taken: Mutex::new(taken),
-        }
+    pub(crate) fn landed(mut keep: K, mut landing: Box<Landing>) -> Self {
+        keep.landed(std::mem::take(&mut landing.waiter.demand));
+        let taken = std::mem::replace(&mut landing.taken, Taken::at(landing.at));
+        Self { keep, id: landing.waiter.id, waits: Some(landing), taken: Mutex::new(taken) }
     }
 
     /// Returns the permits. Answers whether this was what settled the grant.
@@ -114,7 +90,7 @@ impl Grant {
 
     fn settle(&self, how: Settlement) -> bool {
         // Lock order: a grant's own lock comes before the admission's, which never takes it.
-        self.handle.shared().settle(self.id, &self.demand, self.taken.lock(), how, false)
+        self.keep.shared().settle(self.id, self.keep.demand(), self.taken.lock(), how, false)
     }
 
     /// Returns the permits of one account now, such as an HTTP place before a long local step.
@@ -123,7 +99,7 @@ impl Grant {
     /// replenished by time, a second time, and after the grant settled.
     pub fn release_one<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
         let Some(index) = self.position(account) else { return false };
-        self.handle.shared().release_one(self.id, &self.demand, index, self.taken.lock())
+        self.keep.shared().release_one(self.id, self.keep.demand(), index, self.taken.lock())
     }
 
     /// Corrects what the job is charged on one account to what the work really used, in units.
@@ -133,9 +109,10 @@ impl Grant {
     /// for a permit that is back. Answers whether the account heard of it.
     pub fn reconcile<A: AsAccount + ?Sized>(&self, account: &A, actual_units: u64) -> bool {
         let Some(index) = self.position(account) else { return false };
-        let entry = &self.demand.entries()[index];
-        let shared = self.handle.shared();
-        match shared.reconcile(self.id, &self.demand, index, self.taken.lock(), actual_units) {
+        let entry = &self.keep.demand().entries()[index];
+        let shared = self.keep.shared();
+        match shared.reconcile(self.id, self.keep.demand(), index, self.taken.lock(), actual_units)
+        {
             Ok(heard) => heard,
             Err(panic) => {
                 shared.log(panic_line(entry, panic));
@@ -176,7 +153,7 @@ impl Grant {
 
     fn report_all(&self, failure: Option<&UpstreamFailure>) -> bool {
         let mut heard = false;
-        for index in 0..self.demand.entries().len() {
+        for index in 0..self.keep.demand().entries().len() {
             heard |= self.report(index, failure);
         }
         heard
@@ -185,12 +162,12 @@ impl Grant {
     /// Reports under the grant's lock, so that a settlement on another thread comes before or
     /// after, never between: an account hears no report on a charge it was told has settled.
     fn report(&self, index: usize, failure: Option<&UpstreamFailure>) -> bool {
-        let entry = &self.demand.entries()[index];
+        let entry = &self.keep.demand().entries()[index];
         let mut taken = self.taken.lock();
-        if taken.standing != Standing::Held || taken.part(index, &self.demand).is_back {
+        if taken.standing != Standing::Held || taken.part(index, self.keep.demand()).is_back {
             return false;
         }
-        let part = taken.part_mut(index, &self.demand);
+        let part = taken.part_mut(index, self.keep.demand());
         part.is_reported = true;
         let (charge, now) = (part.charge(self.id), Instant::now());
         let account = entry.account();
@@ -202,7 +179,7 @@ impl Grant {
         };
         drop(taken);
         if let Err(panic) = told {
-            self.handle.shared().log(panic_line(entry, panic));
+            self.keep.shared().log(panic_line(entry, panic));
         }
         true
     }
@@ -210,7 +187,9 @@ impl Grant {
     /// From the first poll to the grant; zero for a job granted at once.
     #[must_use]
     pub fn wall_wait(&self) -> Duration {
-        self.waits.as_ref().map_or(Duration::ZERO, |waits| waits.wall)
+        self.waits.as_ref().map_or(Duration::ZERO, |waits| {
+            waits.at.saturating_duration_since(waits.waiter.arrived)
+        })
     }
 
     /// How long each account kept the job, from its first no to the grant, in the demand's order
@@ -220,41 +199,54 @@ impl Grant {
     /// accounts overlap in time, so the values do not add up to [`wall_wait`](Self::wall_wait).
     #[must_use]
     pub fn wait_times(&self) -> &[WaitTime] {
-        self.waits.as_ref().map_or(&[], |waits| &waits.times)
+        let Some(Landing { waiter, at, times, .. }) = self.waits.as_deref() else { return &[] };
+        times.get_or_init(|| {
+            let mut holds = waiter.holds.clone();
+            holds.sort_by_key(|hold| match hold.limit() {
+                Limit::Valve => 0,
+                Limit::Entry(index) => u64::from(index) + 1,
+            });
+            let time = |hold: Hold| WaitTime {
+                account: self.keep.shared().name_of(hold.limit(), self.demand()),
+                wait: at.saturating_duration_since(hold.since(waiter.arrived)),
+            };
+            holds.into_iter().map(time).collect()
+        })
     }
 
     /// Whether it is an orchestrator's grant, of nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.demand.is_empty()
+        self.keep.demand().is_empty()
     }
 
     /// The demand that was granted.
-    pub const fn demand(&self) -> &Demand {
-        &self.demand
+    pub fn demand(&self) -> &Demand {
+        self.keep.demand()
     }
 
     fn position<A: AsAccount + ?Sized>(&self, account: &A) -> Option<usize> {
-        self.demand.position(account.as_account().link().id())
+        self.keep.demand().position(account.as_account().link().id())
     }
 }
 
-impl Drop for Grant {
+impl<K: Keep> Drop for Grant<K> {
+    #[inline]
     fn drop(&mut self) {
         let taken = self.taken.get_mut();
-        let shared = self.handle.shared();
+        let shared = self.keep.shared();
         if taken.standing == Standing::Held {
-            shared.settle(self.id, &self.demand, taken, Settlement::Release, true);
-        } else {
-            shared.forget_grant();
+            shared.settle(self.id, self.keep.demand(), taken, Settlement::Release, K::OWNS);
+        } else if K::OWNS {
+            shared.forget_owner();
         }
     }
 }
 
-impl fmt::Debug for Grant {
+impl<K: Keep> fmt::Debug for Grant<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Grant");
-        debug.field("demand", &self.demand);
+        debug.field("demand", self.keep.demand());
         if let Some(taken) = self.taken.try_lock() {
             debug.field("standing", &taken.standing);
         }

@@ -95,7 +95,7 @@ pub use error::{
     TryAdmitError,
 };
 pub use events::{Category, EventKind, LimiterEvent, RejectReason};
-pub use grant::{Grant, WaitTime};
+pub use grant::{Grant, GrantRef, WaitTime};
 pub use jobs::{
     Finished, Job, JobError, JobRecord, JobRunner, JobRunnerBuilder, Priced, Requirements,
     Reservation, Resources, RetryPolicy, RunError, RunStage, SpendGate, SpendLedger, SpendRefusal,
@@ -115,7 +115,7 @@ pub use models::{Catalog, CatalogError, CatalogPlace};
 pub use money::{Cost, Currency, Money};
 #[cfg(any(test, feature = "testing"))]
 pub use monitor::Counters;
-pub use monitor::{Admission, AdmissionBuilder, Admit};
+pub use monitor::{Admission, AdmissionBuilder, Admit, AdmitRef, Borrowed, Keep, Owned};
 pub use rust_decimal::Decimal;
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,

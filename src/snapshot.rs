@@ -158,8 +158,8 @@ impl WaitHistogram {
         Duration::from_secs(600),
     ];
 
-    pub(crate) const fn at_once(&mut self) {
-        self.at_once += 1;
+    pub(crate) const fn at_once(&mut self, jobs: u64) {
+        self.at_once += jobs;
     }
 
     pub(crate) fn record(&mut self, wait: Duration) {
@@ -273,7 +273,7 @@ mod tests {
         }
         assert_eq!(waits.up_to, [2, 2, 0, 0, 0, 0, 2]);
         assert_eq!(waits.longer, 1);
-        waits.at_once();
+        waits.at_once(1);
         assert_eq!(waits.count(), 8);
     }
 }

@@ -21,7 +21,9 @@ pub(crate) use std::sync::Weak;
 /// several threads share it.
 pub(crate) use std::sync::atomic::AtomicU64 as StaticU64;
 
-pub(crate) use locks::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use locks::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 /// A mutex that ignores poisoning.
 #[derive(Debug, Default)]
@@ -92,6 +94,15 @@ impl Notify {
 pub(crate) fn step() {
     #[cfg(admit_shuttle)]
     AtomicBool::new(false).load(Ordering::SeqCst);
+}
+
+/// A moment of waiting for another thread that is all but done.
+#[inline]
+pub(crate) fn spin() {
+    #[cfg(not(admit_shuttle))]
+    std::hint::spin_loop();
+    #[cfg(admit_shuttle)]
+    shuttle::thread::yield_now();
 }
 
 /// Runs a task on a Tokio runtime, or as a task of the model checker's, which must end with its run.

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use admit::{Admission, CountingGate, Demand, Grant, Limits, TokenBucket};
+use admit::{Admission, CountingGate, Demand, Grant, GrantRef, Limits, TokenBucket};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
@@ -37,6 +37,11 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
+    /// Admits the demand, for a job that ends before this does.
+    pub(crate) async fn lend(&self) -> GrantRef<'_> {
+        self.admission.admit_ref(&self.demand).await.expect("it is granted at some time")
+    }
+
     /// Admits a copy of the demand.
     pub(crate) async fn take(&self) -> Grant {
         self.admission.admit(self.demand.clone()).await.expect("it is granted at some time")

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{AccountLink, Ask, Charge, Refusal, Replenishment};
+use super::{AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::events::Category;
 use crate::sync::Arc;
@@ -170,6 +170,13 @@ pub trait Account: Send + Sync + 'static {
     /// Whether forgetting the account now would forgive nothing and double no limit.
     fn is_fresh(&self, now: Instant) -> bool {
         self.in_use(now) == 0
+    }
+
+    /// Whether and how it is taken in a passage. For this crate's own accounts: nobody else can name
+    /// what it answers.
+    #[doc(hidden)]
+    fn in_passage(&self) -> InPassage<'_> {
+        InPassage::Never
     }
 }
 

@@ -4,7 +4,7 @@
 //! the waiter being filed. So announcing takes no admission lock: it sets bits on a [`Mark`], puts
 //! the mark into the admission's [`Inbox`], and wakes the evaluator if anybody waits there.
 
-use super::AccountId;
+use super::{AccountId, Door};
 use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Notify, Ordering};
 
 /// What an account announced.
@@ -39,6 +39,8 @@ impl Mark {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     admission: u64,
+    /// Here because the links of accounts reach it, and beside the flag that a passage looks at.
+    pub(crate) door: Door,
     /// Whether `marks` has anything, readable without the lock. Set and cleared under it.
     pending: AtomicBool,
     state: Mutex<State>,
@@ -58,6 +60,7 @@ impl Inbox {
     pub(crate) fn new(admission: u64) -> Self {
         Self {
             admission,
+            door: Door::shut_from_the_start(),
             pending: AtomicBool::new(false),
             state: Mutex::new(State::default()),
             notify: Notify::new(),

@@ -9,7 +9,7 @@ use super::{Account, Replenishment};
 use crate::error::{AccountPanic, ConfigError};
 use crate::one_line::is_one_line;
 use crate::sync::{
-    Arc, AtomicU8, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, StaticU64, Weak,
+    Arc, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, StaticU64, Weak,
 };
 
 /// The identity of an account: a number never reused in this process.
@@ -37,11 +37,15 @@ pub(crate) struct Nature {
 }
 
 /// An account is out of order for good: a settlement's `give` panicked in it.
-const QUARANTINED: u8 = 1;
+const QUARANTINED: u32 = 1;
 /// More than one admission has used the account.
-const SHARED: u8 = 2;
+const SHARED: u32 = 2;
 /// A take here has an effect that giving it back would not undo for others: survey before debit.
-const DELICATE: u8 = 4;
+const DELICATE: u32 = 4;
+/// Somebody who is no admission takes and gives here, or an admission left that still holds some.
+const ELSEWHERE: u32 = 8;
+/// One who changes the account from outside every admission: a count, above the flags.
+const ONE_ELSEWHERE: u32 = 1 << 8;
 
 /// The part of an account that the monitor needs: embed one in every [`Account`].
 ///
@@ -61,12 +65,14 @@ const DELICATE: u8 = 4;
 /// assert!(AccountLink::new("  ").is_err());
 /// # Ok::<(), admit::ConfigError>(())
 /// ```
+// What a passage reads stands first, to be in one cache line with a gate's word.
+#[repr(C)]
 pub struct AccountLink {
+    flags: AtomicU32,
+    naming: AtomicUsize,
     name: Arc<str>,
     id: AccountId,
     waiting: AtomicUsize,
-    naming: AtomicUsize,
-    flags: AtomicU8,
     nature: OnceLock<Result<Nature, AccountPanic>>,
     /// The admission that attached first: the common case, answered without the lock.
     first: AtomicU64,
@@ -101,7 +107,7 @@ impl AccountLink {
             id: AccountId::next(),
             waiting: AtomicUsize::new(0),
             naming: AtomicUsize::new(0),
-            flags: AtomicU8::new(0),
+            flags: AtomicU32::new(0),
             nature: OnceLock::new(),
             first: AtomicU64::new(0),
             attached: Mutex::new(SmallVec::new()),
@@ -171,9 +177,58 @@ impl AccountLink {
         self.flags.load(Ordering::Relaxed) & SHARED != 0
     }
 
+    /// Whether a [passage](super::Door) of the one admission that uses the account may change it:
+    /// nobody else does, and nobody who waits names it.
+    ///
+    /// Sequentially consistent for [`Door::wait`](super::Door::wait).
+    #[inline]
+    pub(crate) fn may_be_passed(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) == 0 && !self.is_named()
+    }
+
+    /// Whether an account that looks after itself may be taken in a passage: nobody in any line names
+    /// it, and it is in order.
+    #[inline]
+    pub(crate) fn may_be_taken_in_passage(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (QUARANTINED | DELICATE) == 0 && !self.is_named()
+    }
+
+    /// Whether only this admission takes and gives here: nobody need be told of what it does.
+    #[inline]
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) == 0
+    }
+
+    /// Shows whoever passes that somebody changes the account from elsewhere, and waits for the
+    /// passage that did not see it. Until what it answers is dropped, nobody passes.
+    ///
+    /// An admission that attaches later sees it too: it attaches under the lock that is taken here
+    /// afterwards.
+    pub(crate) fn show_elsewhere(&self) -> Elsewhere<'_> {
+        self.flags.fetch_add(ONE_ELSEWHERE, Ordering::SeqCst);
+        self.wait_for_passages();
+        Elsewhere(self)
+    }
+
+    /// The same for good.
+    pub(crate) fn stay_elsewhere(&self) {
+        if self.flags.load(Ordering::Relaxed) & ELSEWHERE == 0 {
+            self.flags.fetch_or(ELSEWHERE, Ordering::SeqCst);
+            self.wait_for_passages();
+        }
+    }
+
+    fn wait_for_passages(&self) {
+        for attachment in self.attached.lock().iter() {
+            if let Some(inbox) = attachment.inbox.upgrade() {
+                inbox.door.wait();
+            }
+        }
+    }
+
     /// Takes the account out of use, in every admission.
     pub(crate) fn quarantine(&self) {
-        self.flags.fetch_or(QUARANTINED, Ordering::Relaxed);
+        self.flags.fetch_or(QUARANTINED, Ordering::SeqCst);
         self.tell(Marks::MAY_REFUSE, None);
     }
 
@@ -236,9 +291,15 @@ impl AccountLink {
 
     /// Whether the admission has attached already: one load in the common case.
     pub(crate) fn is_attached(&self, admission: u64) -> bool {
-        self.first.load(Ordering::Relaxed) == admission
+        self.is_first(admission)
             || (self.is_shared()
                 && self.attached.lock().iter().any(|other| other.admission == admission))
+    }
+
+    /// Whether the admission is the one that attached first.
+    #[inline]
+    pub(crate) fn is_first(&self, admission: u64) -> bool {
+        self.first.load(Ordering::Relaxed) == admission
     }
 
     /// Attaches an admission, whose inbox hears of this account from now on.
@@ -255,20 +316,38 @@ impl AccountLink {
         if attached.len() == 1 {
             self.first.store(admission, Ordering::Relaxed);
         } else {
-            self.flags.fetch_or(SHARED, Ordering::Relaxed);
+            self.flags.fetch_or(SHARED, Ordering::SeqCst);
+            // From here on nobody passes, and the newcomer asks after the last who did.
+            for inbox in attached.iter().filter_map(|other| other.inbox.upgrade()) {
+                inbox.door.wait();
+            }
         }
         drop(attached);
         mark
     }
 
-    /// Takes an admission off the list.
-    pub(crate) fn detach(&self, admission: u64) {
+    /// Takes an admission off the list. `holds` says that it may still give something back: then
+    /// the next that comes is not alone here.
+    pub(crate) fn detach(&self, admission: u64, holds: bool) {
+        if holds {
+            self.flags.fetch_or(ELSEWHERE, Ordering::SeqCst);
+        }
         let mut attached = self.attached.lock();
         attached.retain(|other| other.admission != admission);
         // `first` must not go on answering for one that left.
         let first = attached.first().map_or(0, |other| other.admission);
         self.first.store(first, Ordering::Relaxed);
         drop(attached);
+    }
+}
+
+/// Somebody changes an account from elsewhere, for as long as this is there.
+pub(crate) struct Elsewhere<'a>(&'a AccountLink);
+
+impl Drop for Elsewhere<'_> {
+    fn drop(&mut self) {
+        // Releases the change to whoever passes next.
+        self.0.flags.fetch_sub(ONE_ELSEWHERE, Ordering::SeqCst);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::AccountLink;
+use super::{AccountLink, InPassage};
 use crate::events::Category;
 
 /// How the asking line stands, as a [`Valve`] is told.
@@ -74,4 +74,10 @@ pub trait Valve: Send + Sync + 'static {
 
     /// One line naming the numbers.
     fn summary(&self, now: Instant) -> String;
+
+    /// Whether it is asked in a passage. For this crate's own: nobody else can name what it answers.
+    #[doc(hidden)]
+    fn in_passage(&self) -> InPassage<'_> {
+        InPassage::Never
+    }
 }

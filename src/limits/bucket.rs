@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use self::state::State;
 pub use self::status::TokenBucketStatus;
-use crate::account::{Account, AccountLink, Ask, Charge, Refusal, Replenishment};
+use crate::account::{Account, AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::error::ConfigError;
 use crate::events::Category;
@@ -226,8 +226,7 @@ impl Account for TokenBucket {
     }
 
     fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
-        let mut state = self.state.lock();
-        Ok(state.answer(ask)?.then(|| state.take(ask.mine, ask.now)))
+        self.state.lock().try_take(ask)
     }
 
     fn give(&self, charge: &Charge, now: Instant) -> Amount {
@@ -241,6 +240,10 @@ impl Account for TokenBucket {
     fn reconcile(&self, charge: &Charge, actual_units: u64, now: Instant) -> Amount {
         self.state.lock().correct(charge.amount.units, actual_units, now);
         Amount { units: actual_units, ..charge.amount }
+    }
+
+    fn in_passage(&self) -> InPassage<'_> {
+        InPassage::Brief
     }
 
     fn on_success(&self, _: &Charge, now: Instant) {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::status::SemaphoreStatus;
-use crate::account::{Account, AccountLink, Ask, Charge, Refusal, Replenishment};
+use crate::account::{
+    Account, AccountLink, Ask, Charge, InPassage, PermitState, Permits, Refusal, Replenishment,
+};
 use crate::amount::Amount;
 use crate::error::ConfigError;
 use crate::events::Category;
@@ -33,9 +35,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 /// # Ok::<(), admit::ConfigError>(())
 /// ```
 pub struct CountingGate {
-    link: AccountLink,
-    /// Capacity and permits in use, packed, so that check and debit are one step without a lock.
-    state: AtomicU64,
+    permits: Arc<Permits>,
     activity: Option<Activity>,
 }
 
@@ -65,12 +65,11 @@ impl CountingGate {
     /// When the capacity is zero; the gate is then unchanged.
     pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
         check_capacity(capacity)?;
-        let before = self.update(|state| Some(State { capacity, ..state }));
-        let before = before.unwrap_or_else(|state| state).capacity;
+        let before = self.permits.resize(capacity);
         if capacity > before {
-            self.link.grew();
+            self.permits.link.grew();
         } else if capacity < before {
-            self.link.may_refuse();
+            self.permits.link.may_refuse();
         }
         Ok(())
     }
@@ -78,53 +77,12 @@ impl CountingGate {
     /// The gate's numbers now.
     #[must_use]
     pub fn status(&self) -> SemaphoreStatus {
-        let State { capacity, in_use } = State::unpack(self.state.load(Ordering::Acquire));
+        let PermitState { capacity, in_use } = self.permits.state();
         SemaphoreStatus {
             max_concurrent: capacity,
             available_permits: capacity.saturating_sub(in_use),
             active: in_use,
             last_activity: self.activity.as_ref().and_then(Activity::last),
-        }
-    }
-
-    /// The state as an answer may be based on it.
-    ///
-    /// A waiter is parked because of a no, and the thread that then gives a permit back must see
-    /// that somebody waits. The asker publishes that before it asks, the giver looks for it after
-    /// it gave. Were the ask a plain load, both could miss each other: the load may be answered
-    /// with the state before the give while the giver's look, too, is answered with the state
-    /// before the publishing. An acquire-release read-modify-write has a place in the one order of
-    /// all changes of this word: a give that the ask did not see comes after it there, reads the
-    /// asker's write from it, and so sees what the asker published before.
-    fn ordered(&self) -> State {
-        State::unpack(self.state.fetch_add(0, Ordering::AcqRel))
-    }
-
-    /// Changes the state in one step; answers what it was, as `Err` when it is to stay so.
-    ///
-    /// `change` sees whatever is current, perhaps a stale value first; it is not final until an
-    /// exchange succeeded, nor is its `None` until an ordered read confirmed it.
-    fn update(&self, mut change: impl FnMut(State) -> Option<State>) -> Result<State, State> {
-        let mut current = self.state.load(Ordering::Relaxed);
-        loop {
-            let state = State::unpack(current);
-            let Some(next) = change(state) else {
-                let confirmed = self.ordered();
-                if confirmed == state {
-                    return Err(state);
-                }
-                current = confirmed.pack();
-                continue;
-            };
-            match self.state.compare_exchange_weak(
-                current,
-                next.pack(),
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ok(state),
-                Err(actual) => current = actual,
-            }
         }
     }
 
@@ -139,7 +97,7 @@ impl CountingGate {
 
 impl Account for CountingGate {
     fn link(&self) -> &AccountLink {
-        &self.link
+        &self.permits.link
     }
 
     fn category(&self) -> Category {
@@ -167,30 +125,30 @@ impl Account for CountingGate {
     }
 
     fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
-        self.ordered().answer(ask)
+        self.permits.fits(ask)
     }
 
     fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
-        let taken = self.update(|state| {
-            let fits = matches!(state.answer(ask), Ok(true));
-            fits.then(|| State { in_use: state.in_use + ask.mine.requests, ..state })
-        });
-        match taken {
-            Ok(_) => {
-                self.stamp(ask.mine.requests);
-                Ok(Some(ask.now))
-            }
-            Err(state) => state.answer(ask).map(|_| None),
+        self.permits.link.stay_elsewhere();
+        let taken = self.permits.take(ask)?;
+        if taken.is_some() {
+            self.stamp(ask.mine.requests);
         }
+        Ok(taken)
     }
 
     fn give(&self, charge: &Charge, _: Instant) -> Amount {
-        let mine = charge.amount.requests;
-        let before = self
-            .update(|state| Some(State { in_use: state.in_use.saturating_sub(mine), ..state }))
-            .unwrap_or_else(|state| state);
-        self.stamp(mine);
-        Amount::permits(mine.min(before.in_use))
+        self.permits.link.stay_elsewhere();
+        self.stamp(charge.amount.requests);
+        self.permits.give(charge)
+    }
+
+    fn in_passage(&self) -> InPassage<'_> {
+        // Whoever counts the permits elsewhere stamps nothing.
+        match self.activity {
+            None => InPassage::Counted(&self.permits),
+            Some(_) => InPassage::Never,
+        }
     }
 
     fn earliest_fit(&self, _: &Ask) -> Option<Instant> {
@@ -201,7 +159,7 @@ impl Account for CountingGate {
 impl fmt::Debug for CountingGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CountingGate")
-            .field("link", &self.link)
+            .field("link", &self.permits.link)
             .field("status", &self.status())
             .finish_non_exhaustive()
     }
@@ -237,8 +195,7 @@ impl CountingGateBuilder {
     pub(super) fn build_plain(self) -> Result<CountingGate, ConfigError> {
         check_capacity(self.capacity)?;
         Ok(CountingGate {
-            link: AccountLink::new(self.name)?,
-            state: AtomicU64::new(State { capacity: self.capacity, in_use: 0 }.pack()),
+            permits: Permits::new(AccountLink::new(self.name)?, self.capacity),
             activity: self.track_activity.then(Activity::new),
         })
     }
@@ -249,42 +206,6 @@ fn check_capacity(capacity: u32) -> Result<(), ConfigError> {
         return Err(ConfigError::new("capacity", capacity, "must be at least 1"));
     }
     Ok(())
-}
-
-/// Capacity and permits in use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct State {
-    capacity: u32,
-    in_use: u32,
-}
-
-impl State {
-    const fn pack(self) -> u64 {
-        ((self.capacity as u64) << 32) | self.in_use as u64
-    }
-
-    const fn unpack(word: u64) -> Self {
-        Self { capacity: (word >> 32) as u32, in_use: word as u32 }
-    }
-
-    fn answer(self, ask: &Ask) -> Result<bool, Refusal> {
-        let Amount { requests, units } = ask.mine;
-        if u64::from(requests) != units && !ask.mine.is_saturated() {
-            return Err(Refusal::new(format!(
-                "{} asked of a gate, which counts permits: tokens asked of a gate are a mistake; \
-                 ask for permits",
-                ask.mine
-            )));
-        }
-        if requests > self.capacity || ask.mine.is_saturated() {
-            return Err(Refusal::never_fits(ask.mine, Amount::permits(self.capacity)));
-        }
-        let reserved = u64::from(ask.reserved_ahead.requests);
-        if ask.reserved_ahead.is_saturated() {
-            return Ok(false);
-        }
-        Ok(u64::from(self.in_use) + u64::from(requests) + reserved <= u64::from(self.capacity))
-    }
 }
 
 /// When something last happened, as one word.

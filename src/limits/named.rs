@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::gate::{CountingGate, SemaphoreStatus};
-use crate::account::{Account, AccountLink, Ask, Charge, Refusal, Replenishment};
+use crate::account::{Account, AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::error::ConfigError;
 use crate::events::Category;
@@ -67,6 +67,10 @@ macro_rules! named_gate {
 
             fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
                 self.0.fits(ask)
+            }
+
+            fn in_passage(&self) -> InPassage<'_> {
+                self.0.in_passage()
             }
 
             fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {

@@ -11,12 +11,12 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::arrive::{Arrival, Asker, Want};
 use super::face::NeedsWaker;
-use super::handle::Handle;
+use super::keep::{Borrowed, Keep, Owned};
 use super::line::{Key, Outcome};
-use crate::demand::Demand;
+use super::passage::Passed;
+use super::taken::Taken;
 use crate::error::AdmitError;
 use crate::grant::Grant;
-use crate::sync::Arc;
 
 /// Waits for a whole demand: see [`admit`](crate::Admission::admit).
 ///
@@ -56,10 +56,8 @@ use crate::sync::Arc;
 /// # }
 /// ```
 #[must_use = "a demand is admitted only when this is polled: `.await` it"]
-pub struct Admit {
-    /// Handed on to the grant.
-    handle: Option<Arc<Handle>>,
-    state: State,
+pub struct Admit<K: Keep = Owned> {
+    state: State<K>,
     within: Option<Duration>,
     token: Option<Token>,
 }
@@ -70,20 +68,24 @@ struct Token {
     cancelled: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-enum State {
-    /// Not polled yet.
-    New(Demand),
+/// What it keeps is handed on to the grant.
+enum State<K: Keep> {
+    /// Not polled yet. What it keeps is taken out as it is decided: moving the whole state costs.
+    New(Option<K>),
     /// In the line, or landed and not collected.
-    Parked(Key),
-    /// Decided, and held back only by the cooperative budget.
-    Decided(Result<Grant, AdmitError>),
+    Parked(K, Key),
+    /// Decided, and held back only by the cooperative budget. One that failed keeps nothing.
+    Decided(Result<Grant<K>, AdmitError>),
     Over,
 }
 
-impl Admit {
+/// The future of [`admit_ref`](crate::Admission::admit_ref): an [`Admit`] that borrows.
+pub type AdmitRef<'a> = Admit<Borrowed<'a>>;
+
+impl<K: Keep> Admit<K> {
     #[inline]
-    pub(super) const fn new(handle: Arc<Handle>, demand: Demand) -> Self {
-        Self { handle: Some(handle), state: State::New(demand), within: None, token: None }
+    pub(super) const fn new(keep: K) -> Self {
+        Self { state: State::New(Some(keep)), within: None, token: None }
     }
 
     /// Leaves the line with [`Cancelled`](AdmitError::Cancelled) when the token is cancelled.
@@ -125,41 +127,33 @@ impl Admit {
     /// Leaves, whatever the state: the line, or a grant nobody has seen.
     fn leave(&mut self) {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Parked(key) => {
-                if let Some(handle) = &self.handle {
-                    handle.shared().withdraw(key);
-                }
+            State::New(Some(keep)) => keep.let_go(),
+            State::Parked(keep, key) => {
+                keep.shared().withdraw(key);
+                keep.let_go();
             }
             State::Decided(Ok(grant)) => {
                 grant.rollback();
             }
-            State::New(_) | State::Decided(Err(_)) | State::Over => {}
+            State::New(None) | State::Decided(Err(_)) | State::Over => {}
         }
     }
 
     /// The long way of the first poll: goes at once, or takes a place in the line.
     #[inline(never)]
-    fn arrive(
-        &mut self,
-        handle: Arc<Handle>,
-        mut asker: Asker,
-        early: Option<Instant>,
-        cx: &Context<'_>,
-    ) -> State {
+    fn arrive(&self, mut keep: K, id: u64, early: Option<Instant>, cx: &Context<'_>) -> State<K> {
+        let mut asker = Asker::waiting(id, keep.lend(), self.within);
         loop {
-            let (arrival, grants) = handle.shared().arrive(&mut asker, early);
+            let (arrival, grants) = keep.shared().arrive(&mut asker, early, K::OWNS);
             match arrival {
                 Arrival::Granted(taken) => {
-                    handle.has_become_grant(grants);
-                    let grant = Grant::at_once(handle, asker.id, asker.demand, taken);
-                    return State::Decided(Ok(grant));
+                    keep.has_become_grant(grants);
+                    keep.landed(asker.demand);
+                    return State::Decided(Ok(Grant::at_once(keep, asker.id, taken)));
                 }
-                Arrival::Parked(key) => {
-                    self.handle = Some(handle);
-                    return State::Parked(key);
-                }
+                Arrival::Parked(key) => return State::Parked(keep, key),
                 Arrival::Failed(error) => {
-                    self.handle = Some(handle);
+                    keep.let_go();
                     return State::Decided(Err(error));
                 }
                 Arrival::NeedsWaker => {
@@ -172,35 +166,67 @@ impl Admit {
         }
     }
 
-    fn collect(&mut self, key: Key, cx: &Context<'_>) -> Option<Result<Grant, AdmitError>> {
-        let handle = self.handle.as_ref()?;
-        let outcome = match handle.shared().collect(key, cx.waker(), None) {
+    fn collect(&mut self, cx: &Context<'_>) -> Option<Result<Grant<K>, AdmitError>> {
+        let State::Parked(keep, key) = &self.state else { return None };
+        let (shared, key) = (keep.shared(), *key);
+        let outcome = match shared.collect(key, cx.waker(), None, K::OWNS) {
             Ok(outcome) => outcome,
-            Err(NeedsWaker) => handle
-                .shared()
-                .collect(key, cx.waker(), Some(cx.waker().clone()))
+            Err(NeedsWaker) => shared
+                .collect(key, cx.waker(), Some(cx.waker().clone()), K::OWNS)
                 .expect("a fresh waker is taken as it is"),
         };
         let (outcome, grants) = outcome?;
+        let State::Parked(keep, _) = std::mem::replace(&mut self.state, State::Over) else {
+            unreachable!("it was parked just now")
+        };
         match outcome {
             Outcome::Granted(landing) => {
-                let handle = self.handle.take()?;
-                handle.has_become_grant(grants);
-                Some(Ok(Grant::landed(handle, *landing)))
+                keep.has_become_grant(grants);
+                Some(Ok(Grant::landed(keep, landing)))
             }
-            Outcome::Failed(error) => Some(Err(error)),
+            Outcome::Failed(error) => {
+                keep.let_go();
+                Some(Err(error))
+            }
         }
     }
 }
 
-impl Future for Admit {
-    type Output = Result<Grant, AdmitError>;
+impl<K: Keep> Future for Admit<K> {
+    type Output = Result<Grant<K>, AdmitError>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if let State::New(new) = &mut this.state
+            && this.token.is_none()
+            && let Some(keep) = new
+            && let Some(grants) = keep.shared().pass_in(keep.demand(), K::OWNS)
+            && let Some(keep) = new.take()
+        {
+            this.state = State::Over;
+            // The common end: the grant is made where it is handed over, and not stored first.
+            keep.has_become_grant(grants);
+            let taken = Taken::at(keep.shared().born);
+            if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                progress.made_progress();
+                return Poll::Ready(Ok(Grant::at_once(keep, 0, taken)));
+            }
+            this.state = State::Decided(Ok(Grant::at_once(keep, 0, taken)));
+            return Poll::Pending;
+        }
+        this.poll_on(cx)
+    }
+}
+
+impl<K: Keep> Admit<K> {
+    /// The rest of a poll, after the short way in did not lead through.
+    #[inline(never)]
+    fn poll_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<Grant<K>, AdmitError>> {
+        let this = self;
         if this.is_cancelled(cx) {
-            if let (State::New(demand), Some(handle)) = (&this.state, &this.handle) {
-                handle.shared().cancelled_unasked(demand);
+            if let State::New(Some(keep)) = &this.state {
+                keep.shared().cancelled_unasked(keep.demand());
             }
             if matches!(this.state, State::Over) {
                 panic!("`Admit` polled after it resolved");
@@ -208,30 +234,43 @@ impl Future for Admit {
             this.leave();
             this.state = State::Decided(Err(AdmitError::Cancelled));
         }
-        if let State::New(demand) = &mut this.state
-            && let Some(handle) = this.handle.take()
+        if let State::New(new) = &mut this.state
+            && let Some(keep) = new.take()
         {
-            let demand = std::mem::take(demand);
             this.state = State::Over;
-            let early = handle.shared().look_at_memory();
-            let id = match handle.shared().arrive_inline(&demand, early) {
+            // With a token it has not been tried yet.
+            let at = keep.shared().born;
+            let passed = keep.shared().pass_in(keep.demand(), K::OWNS);
+            let passed = match passed {
+                Some(grants) => Some(Passed { at, grants }),
+                None => keep.shared().pass_in_timed(keep.demand(), K::OWNS),
+            };
+            if let Some(Passed { at, grants }) = passed {
+                keep.has_become_grant(grants);
+                let taken = Taken::at(at);
+                if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                    progress.made_progress();
+                    return Poll::Ready(Ok(Grant::at_once(keep, 0, taken)));
+                }
+                this.state = State::Decided(Ok(Grant::at_once(keep, 0, taken)));
+                return Poll::Pending;
+            }
+            let early = keep.shared().look_at_memory();
+            let id = match keep.shared().arrive_inline(keep.demand(), early, K::OWNS) {
                 Ok(inline) => {
-                    handle.has_become_grant(inline.grants);
-                    // The common end: the grant is made where it is handed over, and not stored
-                    // first.
+                    keep.has_become_grant(inline.grants);
                     if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
                         progress.made_progress();
-                        let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
-                        return Poll::Ready(Ok(grant));
+                        return Poll::Ready(Ok(Grant::at_once(keep, inline.id, inline.taken)));
                     }
-                    let grant = Grant::at_once(handle, inline.id, demand, inline.taken);
+                    let grant = Grant::at_once(keep, inline.id, inline.taken);
                     this.state = State::Decided(Ok(grant));
                     return Poll::Pending;
                 }
                 Err(id) => id,
             };
-            this.state = this.arrive(handle, Asker::waiting(id, demand, this.within), early, cx);
-            if matches!(this.state, State::Parked(_)) {
+            this.state = this.arrive(keep, id, early, cx);
+            if matches!(this.state, State::Parked(..)) {
                 // In the line now; the token may have been cancelled since it was looked at.
                 if this.is_cancelled(cx) {
                     this.leave();
@@ -241,11 +280,14 @@ impl Future for Admit {
                 }
             }
         }
-        if let State::Parked(key) = this.state {
-            match this.collect(key, cx) {
-                Some(decided) => this.state = State::Decided(decided),
-                None => return Poll::Pending,
+        if matches!(this.state, State::Parked(..)) {
+            let Some(decided) = this.collect(cx) else { return Poll::Pending };
+            if let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                progress.made_progress();
+                return Poll::Ready(decided);
             }
+            this.state = State::Decided(decided);
+            return Poll::Pending;
         }
         // Only the handing over takes from the task's budget. When that is spent, the result waits
         // here, where a drop or a cancelled token still finds it.
@@ -260,22 +302,20 @@ impl Future for Admit {
     }
 }
 
-impl Drop for Admit {
+impl<K: Keep> Drop for Admit<K> {
+    #[inline]
     fn drop(&mut self) {
         if !matches!(self.state, State::Over) {
             self.leave();
         }
-        if let Some(handle) = self.handle.take() {
-            Handle::let_go(handle);
-        }
     }
 }
 
-impl fmt::Debug for Admit {
+impl<K: Keep> fmt::Debug for Admit<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::New(_) => "not polled yet",
-            State::Parked(_) => "waiting",
+            State::Parked(..) => "waiting",
             State::Decided(_) => "decided",
             State::Over => "over",
         };

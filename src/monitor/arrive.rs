@@ -73,7 +73,7 @@ impl Core {
     pub(super) fn stands_clear(&self, demand: &Demand) -> bool {
         self.line.is_empty()
             || (!self.turn.draining
-                && !demand.entries().iter().any(|entry| entry.account().link().is_named()))
+                && !demand.entries().iter().any(|entry| entry.link().is_named()))
     }
 
     /// Whether a newcomer need not let what is pending be looked at first.
@@ -112,8 +112,7 @@ impl Core {
         match asking::take_all(demand, asking, self.admission, &mut taken) {
             Take::All => {
                 self.count_grant(id, demand, now);
-                self.tally.granted_at_once();
-                self.grants += 1;
+                self.tally.granted_at_once(1);
                 Ok((id, taken))
             }
             Take::Short(_) | Take::Never(_) => Err(id),
@@ -227,7 +226,7 @@ impl Core {
         // A limit too far ahead to be told is no limit.
         let expires = within.and_then(|within| now.checked_add(within));
         for entry in asker.demand.entries() {
-            entry.account().link().count_naming(true);
+            entry.link().count_naming(true);
         }
         let key = self.line.push(Waiter {
             id: asker.id,
@@ -256,8 +255,7 @@ impl Core {
         out: &mut Outbox,
     ) -> Taken {
         self.count_grant(asker.id, &asker.demand, now);
-        self.grants += 1;
-        self.tally.granted_at_once();
+        self.tally.granted_at_once(1);
         if self.teller.is_watched() {
             for index in 0..asker.demand.entries().len() {
                 let limit = Limit::Entry(index as u32);

@@ -41,7 +41,7 @@ pub(crate) struct Never {
 /// Whether a take of any of these accounts has an effect that giving it back does not undo.
 pub(crate) fn is_delicate(demand: &Demand) -> bool {
     // Only an account that reads the clock has states to fall into.
-    demand.list().timed && demand.entries().iter().any(|entry| entry.account().link().is_delicate())
+    demand.list().timed && demand.entries().iter().any(|entry| entry.link().is_delicate())
 }
 
 /// What is known before any account is asked: an overflowed sum, a broken or quarantined account.
@@ -67,10 +67,10 @@ pub(crate) fn survey(
 ) -> Result<(), Never> {
     short.clear();
     for (entry, index) in demand.entries().iter().zip(0..) {
-        if entry.account().link().is_quarantined() {
+        if entry.link().is_quarantined() {
             return Err(quarantined(entry, index));
         }
-        match AccountPanic::catch("fits", || entry.account().fits(&asking.ask(entry))) {
+        match AccountPanic::catch("fits", || entry.fits(&asking.ask(entry))) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => short.push(index),
             Ok(Err(refusal)) => return Err(refused(entry, index, refusal)),
@@ -120,10 +120,10 @@ pub(crate) fn take_all(
     let attempt = catch_unwind(AssertUnwindSafe(|| {
         for &index in &list.order {
             let entry = &list.entries[index as usize];
-            if entry.account().link().is_quarantined() {
+            if entry.link().is_quarantined() {
                 return Some(Take::Never(Box::new(quarantined(entry, index))));
             }
-            match entry.account().try_take(&asking.ask(entry)) {
+            match entry.try_take(&asking.ask(entry)) {
                 Ok(Some(at)) if at == asking.now => {}
                 Ok(Some(at)) => taken.part_mut(index as usize, demand).at = at,
                 Ok(None) => return Some(Take::Short(index)),
@@ -148,14 +148,12 @@ pub(crate) fn take_all(
     for &index in list.order[..done].iter().rev() {
         let entry = &list.entries[index as usize];
         let charge = taken.part(index as usize, demand).charge(asking.id);
-        if let Err(panic) =
-            AccountPanic::catch("give", || entry.account().give(&charge, asking.now))
-        {
+        if let Err(panic) = AccountPanic::catch("give", || entry.give(&charge, asking.now)) {
             // The others still get back what is theirs: they may serve other admissions.
             let what = format!("`{}` could not take back a failed attempt", entry.name());
             defect.get_or_insert_with(|| Box::new(Defect::new(what, panic.message)));
         }
-        entry.account().link().tell_others(admission);
+        entry.link().tell_others(admission);
     }
     defect.map_or(failed, Take::Defect)
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::time::Instant;
 
-use crate::account::{AccountLink, Turn, Valve};
+use crate::account::{AccountLink, InPassage, Turn, Valve};
 use crate::error::panic_message;
 use crate::events::Category;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -69,6 +69,10 @@ impl Valve for Contained {
 
     fn willing(&self, turn: Turn, now: Instant) -> bool {
         self.ask(true, |valve| valve.willing(turn, now))
+    }
+
+    fn in_passage(&self) -> InPassage<'_> {
+        self.inner.in_passage()
     }
 
     fn released(&self, now: Instant) {

@@ -32,7 +32,7 @@ use super::outbox::{self, Outbox};
 use super::overdue::Patience;
 use super::tally::Tally;
 use super::teller::Teller;
-use crate::account::{Account, AccountId, Inbox, Marks, Turn, Valve};
+use crate::account::{Account, AccountId, Count, InPassage, Inbox, Marks, Turn, Valve};
 use crate::demand::Demand;
 use crate::error::{AdmitError, Defect, Shortage};
 use crate::events::RejectReason;
@@ -98,14 +98,14 @@ pub(crate) struct Core {
     /// Only to be handed to the links of accounts; the face reads it.
     inbox: Arc<Inbox>,
     pub(super) valve: Option<Arc<dyn Valve>>,
+    /// Whether the valve, if there is one, may be asked in a passage.
+    is_valve_brief: bool,
     pub(super) turn: Turn,
     pub(super) max_waiting: usize,
     /// The latest instant a decision was made at.
     pub(crate) latest: Instant,
     pub(super) ids: Ids,
     pub(super) held: usize,
-    /// Grants there are, settled or not: they own the admission, but are no handles.
-    pub(crate) grants: usize,
     pub(super) expiries: BTreeSet<(Instant, Key)>,
     pub(crate) tally: Tally,
     pub(crate) teller: Teller,
@@ -150,13 +150,13 @@ impl Core {
             index: Index::default(),
             records: HashMap::new(),
             inbox,
+            is_valve_brief: settings.valve.as_ref().is_none_or(|valve| is_brief(&**valve)),
             valve: settings.valve,
             turn: Turn::default(),
             max_waiting: settings.max_waiting,
             latest: now,
             ids: Ids::default(),
             held: 0,
-            grants: 0,
             expiries: BTreeSet::new(),
             tally: Tally::default(),
             teller: Teller::default(),
@@ -200,7 +200,7 @@ impl Core {
             return;
         }
         for entry in &list.entries {
-            let link = entry.account().link();
+            let link = entry.link();
             if !link.is_attached(self.admission) {
                 link.attach(&self.inbox);
                 let account = Arc::downgrade(entry.account());
@@ -282,13 +282,6 @@ impl Core {
             .collect()
     }
 
-    /// A waiter that was granted collects it, or one that failed its reason.
-    pub(crate) fn collect(&mut self, key: Key) -> Option<Outcome> {
-        let outcome = self.line.collect(key);
-        self.grants += usize::from(matches!(outcome, Some(Outcome::Granted(_))));
-        outcome
-    }
-
     /// The job behind `key` is gone: it leaves the line, or gives back what it never saw.
     pub(crate) fn withdraw(&mut self, key: Key, now: Instant, out: &mut Outbox) {
         if let Some(Outcome::Granted(landing)) = self.line.collect(key) {
@@ -314,16 +307,16 @@ impl Core {
     /// A waiter is about to leave the line: its class goes on without it. When it is the head, it
     /// reserves nothing any more, which nothing else would tell those behind it.
     pub(super) fn part(&mut self, key: Key, out: &mut Outbox) {
-        let Some(waiter) = self.line.waiter(key) else { return };
-        let demand = waiter.demand.clone();
+        if self.line.waiter(key).is_none() {
+            return;
+        }
         let was_head = self.line.head() == Some(key);
-        out.demands.extend(self.index.part(&mut self.line, key, &demand));
-        if was_head {
-            self.changes += 1;
-            self.index.head = None;
-            for entry in demand.entries() {
-                self.index.mark(entry.id());
-            }
+        out.demands.extend(self.index.part(&mut self.line, key));
+        let Some(waiter) = self.line.waiter(key).filter(|_| was_head) else { return };
+        self.changes += 1;
+        self.index.head = None;
+        for entry in waiter.demand.entries() {
+            self.index.mark(entry.id());
         }
     }
 
@@ -336,7 +329,7 @@ impl Core {
             self.count_hold(hold.limit(), &waiter.demand, false);
         }
         for entry in waiter.demand.entries() {
-            entry.account().link().count_naming(false);
+            entry.link().count_naming(false);
         }
         if self.line.is_empty() {
             self.index.rest();
@@ -352,7 +345,7 @@ impl Core {
                 }
             }
             Limit::Entry(index) => {
-                demand.entries()[index as usize].account().link().count_waiting(more);
+                demand.entries()[index as usize].link().count_waiting(more);
             }
         }
     }
@@ -447,15 +440,33 @@ impl Core {
 
     fn detach(&mut self, out: &mut Outbox) {
         if let Some(valve) = &self.valve {
-            valve.link().detach(self.admission);
+            valve.link().detach(self.admission, false);
         }
         for (_, record) in self.records.drain() {
             if let Some(account) = record.account.upgrade() {
-                account.link().detach(self.admission);
+                account.link().detach(self.admission, self.held > 0);
                 // We may be its last owner, and its drop is not ours to run under the lock.
                 out.accounts.push(account);
             }
         }
+    }
+
+    /// So many came and went by the door since it was opened.
+    #[inline(never)]
+    pub(crate) fn count_passages(&mut self, count: Count) {
+        self.held = count.inside;
+        self.changes += 1;
+        self.tally.granted_at_once(count.came);
+    }
+
+    /// Whether grants of permits need not come here, and may pass by the door: they concern nobody
+    /// but who asks for them, and nobody is to be told of any.
+    #[inline]
+    pub(crate) const fn may_be_passed(&self) -> bool {
+        self.is_plain()
+            && !self.awaits_drain
+            // Everybody names memory, so with a valve everybody stands in one line.
+            && (self.valve.is_none() || (self.is_valve_brief && self.line.is_empty()))
     }
 
     /// Whether nobody waits and nothing is held.
@@ -463,8 +474,12 @@ impl Core {
         self.line.is_empty() && self.held == 0
     }
 
-    pub(crate) fn look_if_drained(&self, out: &mut Outbox) {
-        out.is_drained |= self.awaits_drain && self.is_drained();
+    pub(crate) fn look_if_drained(&mut self, out: &mut Outbox) {
+        if self.awaits_drain && self.is_drained() {
+            // Whoever waits for it looks again, and says so again if that was not the end.
+            self.awaits_drain = false;
+            out.is_drained = true;
+        }
     }
 
     /// Whether a grant concerns nobody but who asks for it: nobody listens, nothing is tracked.
@@ -492,6 +507,10 @@ impl Core {
                 .next_deadline()
                 .is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed))
     }
+}
+
+fn is_brief(valve: &dyn Valve) -> bool {
+    matches!(valve.in_passage(), InPassage::Brief)
 }
 
 /// How a grant ends.

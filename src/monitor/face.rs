@@ -15,18 +15,26 @@ use super::taken::{Standing, Taken};
 use crate::account::{Inbox, Valve};
 use crate::demand::Demand;
 use crate::error::AccountPanic;
-use crate::sync::{Arc, Mutex, Notify, Ordering, StaticU64};
+use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Notify, Ordering, StaticU64};
 
 /// What handles, futures, grants and the evaluator of one admission share.
 ///
 /// Lock order: this core, then an account's own lock, its link, the inbox. A hold goes: hear what
 /// was announced, decide, queue the events, let go, then wake, drop and publish.
-pub(crate) struct Shared {
+///
+/// Whoever has the core has shut the [`Door`](crate::account::Door) first, so holds and passages
+/// exclude each other, and "under the lock" is said of both.
+pub struct Shared {
     core: Mutex<Core>,
+    /// Grants there are, settled or not, that own the admission but are no handles. Changed under
+    /// the lock only.
+    grants: AtomicUsize,
+    /// What a grant of permits that passed the door says of its time.
+    pub(super) born: Instant,
     pub(super) inbox: Arc<Inbox>,
     pub(super) publisher: Publisher,
     pub(super) drained: Notify,
-    valve: Option<Arc<dyn Valve>>,
+    pub(super) valve: Option<Arc<dyn Valve>>,
 }
 
 impl Shared {
@@ -34,8 +42,11 @@ impl Shared {
         static ADMISSIONS: StaticU64 = StaticU64::new(0);
         let inbox = Arc::new(Inbox::new(ADMISSIONS.fetch_add(1, Ordering::Relaxed) + 1));
         let valve = settings.valve.clone();
+        let born = Instant::now();
         Self {
-            core: Mutex::new(Core::new(Arc::clone(&inbox), settings, Instant::now())),
+            core: Mutex::new(Core::new(Arc::clone(&inbox), settings, born)),
+            grants: AtomicUsize::new(0),
+            born,
             inbox,
             publisher: Publisher::new(event_capacity),
             drained: Notify::new(),
@@ -43,11 +54,55 @@ impl Shared {
         }
     }
 
+    /// The lock, with the door shut and who passed it counted.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.core.lock();
+        if let Some(count) = self.inbox.door.shut() {
+            core.count_passages(count);
+        }
+        core
+    }
+
+    /// Opens the door at the end of a hold that need not have been one, so that the next like it
+    /// passes. A hold of another kind leaves it shut: the next hold has it cheaper.
+    #[inline]
+    fn let_pass(&self, core: &Core, demand: &Demand) {
+        if demand.list().may_pass && core.may_be_passed() {
+            self.inbox.door.open(core.held);
+        }
+    }
+
+    /// Counts one grant more that owns the admission; answers how many there are.
+    #[inline]
+    pub(super) fn count_owner(&self) -> usize {
+        let grants = self.grants.load(Ordering::Relaxed) + 1;
+        self.grants.store(grants, Ordering::Relaxed);
+        grants
+    }
+
+    #[inline]
+    pub(super) fn discount_owner(&self, goes: bool) {
+        if goes {
+            let grants = self.grants.load(Ordering::Relaxed);
+            self.grants.store(grants.wrapping_sub(1), Ordering::Relaxed);
+        }
+    }
+
     /// One decision: lock, decide, unlock, and do what was left to do.
     pub(super) fn hold<R>(&self, decide: impl FnOnce(&mut Core, &mut Outbox) -> R) -> R {
+        self.hold_on(self.lock(), decide)
+    }
+
+    /// The same with the lock in hand.
+    #[inline]
+    fn hold_on<R>(
+        &self,
+        mut core: MutexGuard<'_, Core>,
+        decide: impl FnOnce(&mut Core, &mut Outbox) -> R,
+    ) -> R {
         let mut out = Outbox::default();
         let result = {
-            let mut core = self.core.lock();
             if self.inbox.is_pending() {
                 self.hear(&mut core);
             }
@@ -115,8 +170,9 @@ impl Shared {
         &self,
         demand: &Demand,
         early: Option<Instant>,
+        owns: bool,
     ) -> Result<Inline, u64> {
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         if self.inbox.is_pending() {
             return Err(0);
         }
@@ -125,12 +181,20 @@ impl Shared {
             early => tick(&mut core, early),
         };
         let (id, taken) = core.take_inline(demand, now)?;
-        Ok(Inline { id, taken, grants: core.grants })
+        let grants = if owns { self.count_owner() } else { 0 };
+        self.let_pass(&core, demand);
+        drop(core);
+        Ok(Inline { id, taken, grants })
     }
 
     /// Somebody asks to be admitted, for the first time or with a waker.
     /// With how many grants there are then.
-    pub(super) fn arrive(&self, asker: &mut Asker, early: Option<Instant>) -> (Arrival, usize) {
+    pub(super) fn arrive(
+        &self,
+        asker: &mut Asker,
+        early: Option<Instant>,
+        owns: bool,
+    ) -> (Arrival, usize) {
         self.hold(|core, out| {
             let now = if asker.has_waker() || core.needs_clock(&asker.demand) {
                 tick(core, early)
@@ -138,7 +202,8 @@ impl Shared {
                 core.latest
             };
             let arrival = core.arrive(asker, now, out);
-            (arrival, core.grants)
+            let is_owner = owns && matches!(arrival, Arrival::Granted(_));
+            (arrival, if is_owner { self.count_owner() } else { 0 })
         })
     }
 
@@ -151,25 +216,25 @@ impl Shared {
         key: Key,
         waker: &std::task::Waker,
         fresh: Option<std::task::Waker>,
+        owns: bool,
     ) -> Result<Option<(Outcome, usize)>, NeedsWaker> {
-        self.hold(|core, out| {
-            if let Some(outcome) = core.collect(key) {
-                out.old_wakers.extend(fresh);
-                return Ok(Some((outcome, core.grants)));
-            }
-            let Some(waiter) = core.line.waiter_mut(key) else {
-                out.old_wakers.extend(fresh);
-                return Ok(None);
-            };
-            if let Some(fresh) = fresh {
-                out.old_wakers.extend(waiter.waker.replace(fresh));
-                return Ok(None);
-            }
-            match &waiter.waker {
-                Some(kept) if kept.will_wake(waker) => Ok(None),
-                _ => Err(NeedsWaker),
-            }
-        })
+        // No hold: nothing is decided here. Wakers go after the lock.
+        let mut core = self.lock();
+        if let Some(outcome) = core.line.collect(key) {
+            let is_owner = owns && matches!(outcome, Outcome::Granted(_));
+            let grants = if is_owner { self.count_owner() } else { 0 };
+            drop(core);
+            return Ok(Some((outcome, grants)));
+        }
+        let Some(waiter) = core.line.waiter_mut(key) else { return Ok(None) };
+        let old = match (fresh, &waiter.waker) {
+            (Some(fresh), _) => waiter.waker.replace(fresh),
+            (None, Some(kept)) if kept.will_wake(waker) => None,
+            (None, _) => return Err(NeedsWaker),
+        };
+        drop(core);
+        drop(old);
+        Ok(None)
     }
 
     /// The token of a job was cancelled before it asked.
@@ -192,12 +257,15 @@ impl Shared {
     /// The job behind `key` is gone.
     pub(super) fn withdraw(&self, key: Key) {
         self.hold(|core, out| {
-            let now = tick(core, None);
+            // Who leaves the line takes no time with it, but for those who are told.
+            let needs_clock = core.teller.is_watched() || core.line.waiter(key).is_none();
+            let now = if needs_clock { tick(core, None) } else { core.latest };
             core.withdraw(key, now, out);
         });
     }
 
-    /// Settles a grant, if it is not settled yet. `is_over` says that the grant itself goes too.
+    /// Settles a grant, if it is not settled yet. `owner_goes` says that the grant itself goes too,
+    /// and that it owned the admission.
     ///
     /// `taken` is the grant's own lock where it is shared. It goes with the decision: the wakers that
     /// run afterwards may come back to the same grant.
@@ -207,61 +275,87 @@ impl Shared {
         demand: &Demand,
         mut taken: impl DerefMut<Target = Taken>,
         how: Settlement,
-        is_over: bool,
+        owner_goes: bool,
     ) -> bool {
-        if how == Settlement::Release
-            && let Some(left_to_do) = self.release_inline(id, demand, &mut taken, is_over)
-        {
-            drop(taken);
-            if let Some(mut out) = left_to_do {
-                self.deliver(&mut out);
-            }
+        if how == Settlement::Release && self.pass_out(demand, &mut taken, owner_goes) {
             return true;
         }
-        self.hold(move |core, out| {
-            // A release returns permits, which need no clock; time accounts only hear of it, and
-            // take an older instant for their own latest.
-            let now = if how == Settlement::Rollback { tick(core, None) } else { core.latest };
-            core.grants -= usize::from(is_over);
-            core.settle(id, demand, &mut taken, how, now, out)
-        })
+        self.settle_in_hold(id, demand, taken, how, owner_goes)
     }
 
-    /// The inline way back: one lock, no clock, nobody to wake. Answers what is left to be done,
-    /// which is mostly nothing; `None` when this way does not lead through.
-    fn release_inline(
+    #[inline(never)]
+    fn settle_in_hold(
         &self,
         id: u64,
         demand: &Demand,
-        taken: &mut Taken,
-        is_over: bool,
-    ) -> Option<Option<Box<Outbox>>> {
-        let mut core = self.core.lock();
-        if self.inbox.is_pending() {
-            return None;
+        mut taken: impl DerefMut<Target = Taken>,
+        how: Settlement,
+        owner_goes: bool,
+    ) -> bool {
+        let mut core = self.lock();
+        if how == Settlement::Release && !self.inbox.is_pending() {
+            let mut troubles = Troubles::new();
+            if core.settle_inline(id, demand, &mut taken, &mut troubles) {
+                self.discount_owner(owner_goes);
+                if troubles.is_empty() && !core.awaits_drain {
+                    // Nobody was woken, told or filed, and the line is as it was: there is nothing
+                    // for `leave` to see to. What an account announced meanwhile is in the inbox,
+                    // and has woken the evaluator if anybody waits.
+                    self.let_pass(&core, demand);
+                    return true;
+                }
+                self.hold_on(core, move |core, out| {
+                    let _taken = taken;
+                    core.mend(demand, troubles, out);
+                    core.look_if_drained(out);
+                });
+                return true;
+            }
+            if !Outbox::is_serving()
+                && let Some(hand_off) = core.hand_off(demand, &taken)
+            {
+                let now = tick(&mut core, None);
+                let waker = core.hand_over(hand_off, now);
+                self.discount_owner(owner_goes);
+                taken.standing = Standing::Released;
+                drop(taken);
+                // Another head may be told of at another time, if it waits too long.
+                let wake_evaluator = core.needs_evaluator();
+                drop(core);
+                if wake_evaluator {
+                    self.inbox.notify.notify_one();
+                }
+                if let Some(waker) = waker {
+                    Outbox::serve_one(waker);
+                }
+                return true;
+            }
         }
-        let mut troubles = Troubles::new();
-        if !core.settle_inline(id, demand, taken, &mut troubles) {
-            return None;
-        }
-        core.grants -= usize::from(is_over);
-        if troubles.is_empty() && !core.awaits_drain {
-            // Nobody was woken, told or filed, and the line is as it was: there is nothing for
-            // `leave` to see to. What an account announced meanwhile is in the inbox, and has woken
-            // the evaluator if anybody waits.
-            return Some(None);
-        }
-        let mut out = Box::<Outbox>::default();
-        core.mend(demand, troubles, &mut out);
-        core.look_if_drained(&mut out);
-        self.leave(&mut core, &mut out);
-        drop(core);
-        Some(Some(out))
+        self.hold_on(core, move |core, out| {
+            out.serves =
+                how == Settlement::Release && !Outbox::is_serving() && core.may_serve(demand);
+            // A release returns permits, which need no clock; time accounts only hear of it, and
+            // take an older instant for their own latest. Whoever goes now has waited until now.
+            let needs_clock = out.serves || how == Settlement::Rollback;
+            let now = if needs_clock { tick(core, None) } else { core.latest };
+            self.discount_owner(owner_goes);
+            let settled = core.settle(id, demand, &mut taken, how, now, out);
+            if out.serves {
+                core.serve(now, out);
+            }
+            settled
+        })
     }
 
-    /// A grant that settled before goes.
-    pub(crate) fn forget_grant(&self) {
-        self.core.lock().grants -= 1;
+    /// A grant that settled before goes, and owned the admission.
+    pub(crate) fn forget_owner(&self) {
+        if let Some(_passage) = self.inbox.door.pass() {
+            self.discount_owner(true);
+            return;
+        }
+        let core = self.lock();
+        self.discount_owner(true);
+        drop(core);
     }
 
     /// The last handle is gone.
@@ -273,9 +367,16 @@ impl Shared {
     }
 
     /// Stops when there is no handle but grants. `owners` counts both, without the caller.
-    pub(super) fn stop_when_only_grants_are_left(&self, owners: impl FnOnce() -> usize) {
+    ///
+    /// A passage sees the count as a hold does, and is all that is needed mostly.
+    pub(super) fn stop_when_only_grants_are_left(&self, owners: impl Fn() -> usize) {
+        if let Some(_passage) = self.inbox.door.pass()
+            && owners() > self.grants.load(Ordering::Relaxed)
+        {
+            return;
+        }
         self.hold(|core, out| {
-            if owners() <= core.grants {
+            if owners() <= self.grants.load(Ordering::Relaxed) {
                 let now = core.latest;
                 core.stop(now, out);
             }
@@ -364,6 +465,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let mut out = Outbox::default();
         let core = self.core.get_mut();
+        if let Some(count) = self.inbox.door.shut() {
+            core.count_passages(count);
+        }
         let now = core.latest;
         core.stop(now, &mut out);
         out.deliver();

@@ -83,19 +83,9 @@ pub(super) struct HeadLook {
 #[derive(Clone)]
 struct Alike(Demand);
 
-impl Alike {
-    fn wants(&self) -> impl Iterator<Item = (AccountId, Amount)> {
-        let list = self.0.list();
-        list.order.iter().map(|&at| {
-            let entry = &list.entries[at as usize];
-            (entry.id(), entry.amount())
-        })
-    }
-}
-
 impl PartialEq for Alike {
     fn eq(&self, other: &Self) -> bool {
-        self.0.shares_with(&other.0) || self.wants().eq(other.wants())
+        self.0.is_like(&other.0)
     }
 }
 
@@ -103,7 +93,7 @@ impl Eq for Alike {}
 
 impl Hash for Alike {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for want in self.wants() {
+        for want in self.0.wants() {
             want.hash(state);
         }
     }
@@ -164,14 +154,17 @@ impl Index {
 
     /// Takes a waiter out of its class, before it leaves the line. What the class still holds is
     /// moved with it; answers the demand the class was known by, when nobody is left in it.
-    pub(super) fn part(&mut self, line: &mut Line, key: Key, demand: &Demand) -> Option<Demand> {
+    pub(super) fn part(&mut self, line: &mut Line, key: Key) -> Option<Demand> {
         let id = line.class_of(key);
         let class = self.classes[id as usize].as_mut()?;
+        let behind = line.behind(key);
         if !line.part(key, &mut class.members) {
             return None;
         }
         let (place, amount) = (class.place, class.amount);
         match line.front(&class.members) {
+            // The head's equal comes next, and stands at the head then.
+            Some(_) if place == Place::Head && line.front(&class.members) == behind => None,
             Some(front) => {
                 // When the front was the head of the line, the next has not been looked at.
                 let to = if place == Place::Head { Place::Ready } else { place };
@@ -182,6 +175,7 @@ impl Index {
                 self.unplace(place, key.ticket());
                 self.classes[id as usize] = None;
                 self.free.push(id);
+                let demand = &line.waiter(key)?.demand;
                 let known_by = self.alike.remove_entry(&Alike(demand.unlabelled()));
                 self.shrink();
                 known_by.map(|(alike, _)| alike.0)
@@ -290,6 +284,11 @@ impl Index {
     /// How many classes there may be: the bound of their numbers.
     pub(super) fn classes(&self) -> usize {
         self.classes.len()
+    }
+
+    /// Whether nobody behind the head is to be looked at.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.marked.is_empty() && self.ready.is_empty()
     }
 
     /// The first class after `after` that no account is known to refuse.

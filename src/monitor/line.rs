@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use super::taken::Taken;
 use crate::demand::Demand;
 use crate::error::AdmitError;
+use crate::grant::WaitTime;
+use crate::sync::OnceLock;
 
 /// Names one waiter: the slot it is in, and the ticket that says it is still the one meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +56,11 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
+    /// It is found short of a limit for the first time.
+    pub(super) fn hold(&mut self, limit: Limit, now: Instant) {
+        self.holds.push(Hold::new(limit, self.arrived, now));
+    }
+
     /// When it was first found short of a limit, if it was.
     pub(crate) fn held_since(&self, limit: Limit) -> Option<Instant> {
         let hold = self.holds.iter().find(|hold| hold.limit() == limit)?;
@@ -96,11 +103,19 @@ pub(crate) enum Outcome {
     Failed(AdmitError),
 }
 
-/// A grant on its way to the job it is for.
+/// A grant on its way to the job it is for, and then what the grant keeps of the wait.
 pub(crate) struct Landing {
     pub(crate) waiter: Waiter,
     pub(crate) taken: Taken,
     pub(crate) at: Instant,
+    /// Made when somebody asks for them.
+    pub(crate) times: OnceLock<Box<[WaitTime]>>,
+}
+
+impl Landing {
+    pub(super) fn new(waiter: Waiter, taken: Taken, at: Instant) -> Box<Self> {
+        Box::new(Self { waiter, taken, at, times: OnceLock::new() })
+    }
 }
 
 enum State {
@@ -108,7 +123,8 @@ enum State {
     Waiting(Waiter),
     /// Out of the line, its outcome not known yet.
     Lifted,
-    Landed(Outcome),
+    /// Emptied as it is collected: moving the whole state costs.
+    Landed(Option<Outcome>),
 }
 
 struct Slot {
@@ -284,6 +300,11 @@ impl Line {
         self.key(self.waiting.first)
     }
 
+    /// Who stands behind somebody in the line.
+    pub(super) fn behind(&self, key: Key) -> Option<Key> {
+        self.key(self.next(key.slot, By::Line))
+    }
+
     /// Everybody who waits, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiter> {
         std::iter::successors(self.head(), |key| self.key(self.next(key.slot, By::Line)))
@@ -332,7 +353,9 @@ impl Line {
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waiter> {
         self.waiter(key)?;
         self.slots.unlink(&mut self.waiting, key.slot, By::Line);
-        match self.release(key.slot) {
+        let state = std::mem::replace(&mut self.slots[key.slot].state, State::Lifted);
+        self.release(key.slot);
+        match state {
             State::Waiting(waiter) => Some(waiter),
             _ => None,
         }
@@ -350,20 +373,18 @@ impl Line {
 
     /// Leaves what became of a lifted waiter, to be collected.
     pub(crate) fn lay(&mut self, key: Key, outcome: Outcome) {
-        self.slots[key.slot].state = State::Landed(outcome);
+        self.slots[key.slot].state = State::Landed(Some(outcome));
         self.slots.append(&mut self.landed, key.slot, By::Line);
     }
 
     /// Hands out an outcome, once.
     pub(crate) fn collect(&mut self, key: Key) -> Option<Outcome> {
-        if !matches!(self.slot(key)?.state, State::Landed(_)) {
-            return None;
-        }
+        let slot = self.slots.get_mut(key.slot).filter(|slot| slot.ticket == key.ticket)?;
+        let State::Landed(outcome) = &mut slot.state else { return None };
+        let outcome = outcome.take();
         self.slots.unlink(&mut self.landed, key.slot, By::Line);
-        match self.release(key.slot) {
-            State::Landed(outcome) => Some(outcome),
-            _ => None,
-        }
+        self.release(key.slot);
+        outcome
     }
 
     /// The grants that landed and were not collected yet, oldest first.
@@ -373,7 +394,7 @@ impl Line {
             while at != NIL {
                 let slot = &self.slots[at];
                 at = slot.links[By::Line as usize].next;
-                if let State::Landed(Outcome::Granted(landing)) = &slot.state {
+                if let State::Landed(Some(Outcome::Granted(landing))) = &slot.state {
                     return Some(&**landing);
                 }
             }
@@ -395,9 +416,9 @@ impl Line {
 
     /// Frees a slot that is in no list. Free slots at the end are given back, so that a line that
     /// was long once does not stay large.
-    fn release(&mut self, slot: u32) -> State {
+    fn release(&mut self, slot: u32) {
         let free = &mut self.slots[slot];
-        let state = std::mem::replace(&mut free.state, State::Free);
+        free.state = State::Free;
         free.ticket = 0;
         self.slots.append(&mut self.free, slot, By::Line);
         while let Some(last) = self.slots.len.checked_sub(1)
@@ -406,7 +427,6 @@ impl Line {
             self.slots.unlink(&mut self.free, last, By::Line);
             self.slots.pop();
         }
-        state
     }
 
     /// Asserts that the lists are whole and in order.

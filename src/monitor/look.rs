@@ -3,14 +3,25 @@
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::asking::{self, Asking, Take};
+use super::asking::{self, Asking, Never, Take};
 use super::core::{Core, limits};
 use super::line::{Hold, Key, Landing, Limit, Outcome, Waiter};
 use super::outbox::Outbox;
 use super::stand::Spot;
 use super::taken::Taken;
 use crate::demand::Demand;
+use crate::error::Defect;
 use crate::events::EventKind;
+
+/// What a look at a waiter found.
+enum Verdict {
+    /// Its demand is taken.
+    Goes(Taken),
+    /// It cannot go now, and is to stand here.
+    Stays(Spot),
+    /// The admission itself is broken.
+    Breaks(Box<Defect>),
+}
 
 impl Core {
     /// Looks at one waiter. Answers whether it left the line.
@@ -22,61 +33,23 @@ impl Core {
         out: &mut Outbox,
     ) -> bool {
         let Some(waiter) = self.line.waiter(key) else { return true };
-        // Never the last owner: the waiter's own goes to its landing, or to the outbox.
-        let demand = waiter.demand.clone();
         let asking = Asking { id: waiter.id, now, head: ahead };
-        self.counters.count_look(&demand);
-        let mut short = std::mem::take(&mut self.short);
-        let left = self.decide(key, &demand, asking, &mut short, out);
-        self.short = short;
-        left
-    }
-
-    fn decide(
-        &mut self,
-        key: Key,
-        demand: &Demand,
-        asking: Asking<'_>,
-        short: &mut Vec<u32>,
-        out: &mut Outbox,
-    ) -> bool {
-        let now = asking.now;
+        self.counters.count_look(&waiter.demand);
         let open = self.is_open(now);
-        if let Err(never) = asking::survey(demand, asking, short) {
-            self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
-            return true;
-        }
-        if open && short.is_empty() {
-            let mut taken = Taken::at(now);
-            match asking::take_all(demand, asking, self.admission, &mut taken) {
-                Take::All => {
-                    self.land(key, taken, now, out);
-                    return true;
-                }
-                // Another admission was quicker, or the account contradicts itself.
-                Take::Short(index) => short.push(index),
-                Take::Never(never) => {
-                    self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
-                    return true;
-                }
-                Take::Defect(defect) => {
-                    self.close(*defect, now, out);
-                    return true;
-                }
+        let mut short = std::mem::take(&mut self.short);
+        let verdict = self.judge(key, &waiter.demand, asking, open, &mut short);
+        let left = match verdict {
+            Ok(Verdict::Goes(taken)) => {
+                self.land(key, taken, now, out);
+                true
             }
-        }
-        let spot = if asking.head.is_none() {
-            self.head_look(key, demand, asking, open, short).map(Spot::Head)
-        } else {
-            self.watch_of(demand, asking, short).map(|watch| match watch {
-                Some((index, at)) => Spot::Under(index, at),
-                None => Spot::Ready,
-            })
-        };
-        match spot {
-            Ok(spot) => {
-                self.file(key, demand, spot, now, out);
-                self.hold_on(key, open, short, now, out);
+            Ok(Verdict::Breaks(defect)) => {
+                self.close(*defect, now, out);
+                true
+            }
+            Ok(Verdict::Stays(spot)) => {
+                self.file(key, spot, now, out);
+                self.hold_on(key, open, &short, now, out);
                 self.index.was_shut |= !open;
                 false
             }
@@ -84,7 +57,47 @@ impl Core {
                 self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
                 true
             }
+        };
+        self.short = short;
+        left
+    }
+
+    /// Asks the accounts of a waiter, and takes what it wants if it can have it.
+    fn judge(
+        &self,
+        key: Key,
+        demand: &Demand,
+        asking: Asking<'_>,
+        open: bool,
+        short: &mut Vec<u32>,
+    ) -> Result<Verdict, Never> {
+        // Where one gate is all there is, a take that does not fit leaves nothing to undo.
+        let is_one = matches!(demand.entries(), [entry] if entry.permits().is_some());
+        if open && is_one {
+            short.clear();
+        } else {
+            asking::survey(demand, asking, short)?;
         }
+        if open && short.is_empty() {
+            let mut taken = Taken::at(asking.now);
+            match asking::take_all(demand, asking, self.admission, &mut taken) {
+                Take::All => return Ok(Verdict::Goes(taken)),
+                // It is the one there is, another admission was quicker, or the account contradicts
+                // itself.
+                Take::Short(index) => short.push(index),
+                Take::Never(never) => return Err(*never),
+                Take::Defect(defect) => return Ok(Verdict::Breaks(defect)),
+            }
+        }
+        let spot = if asking.head.is_none() {
+            Spot::Head(self.head_look(key, demand, asking, open, short)?)
+        } else {
+            match self.watch_of(demand, asking, short)? {
+                Some((index, at)) => Spot::Under(index, at),
+                None => Spot::Ready,
+            }
+        };
+        Ok(Verdict::Stays(spot))
     }
 
     /// A waiter's demand is taken: it leaves the line with it.
@@ -99,8 +112,7 @@ impl Core {
         }
         out.wakers.extend(waiter.waker.take());
         self.counters.count_wake();
-        let landing = Landing { waiter, taken, at: now };
-        self.line.lay(key, Outcome::Granted(Box::new(landing)));
+        self.line.lay(key, Outcome::Granted(Landing::new(waiter, taken, now)));
     }
 
     fn tell_granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) {

@@ -14,15 +14,18 @@ mod core;
 mod counters;
 mod evaluator;
 mod face;
+mod hand_off;
 mod handle;
 mod ids;
 mod index;
+mod keep;
 mod line;
 mod look;
 mod look_in;
 mod outbox;
 mod overdue;
 mod pass;
+mod passage;
 mod publisher;
 mod settle;
 mod stand;
@@ -32,13 +35,13 @@ mod teller;
 mod tree;
 
 pub use admission::Admission;
-pub use admit::Admit;
+pub use admit::{Admit, AdmitRef};
 pub use builder::AdmissionBuilder;
 #[cfg(any(test, feature = "testing"))]
 pub use counters::Counters;
+pub use keep::{Borrowed, Keep, Owned};
 
 pub(crate) use core::Settlement;
-pub(crate) use handle::Handle;
-pub(crate) use line::{Landing, Limit};
+pub(crate) use line::{Hold, Landing, Limit};
 pub(crate) use settle::panic_line;
 pub(crate) use taken::{Standing, Taken};

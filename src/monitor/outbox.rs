@@ -3,6 +3,7 @@
 //! Wakers, their drops, accounts whose last owner we may be, log lines and events all run code that
 //! is not ours. Under the lock they are only put here.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
@@ -49,17 +50,44 @@ pub(crate) struct Outbox {
     pub(crate) is_drained: bool,
     /// The evaluator has something to do.
     pub(crate) wake_evaluator: bool,
+    /// A release woke somebody itself.
+    pub(crate) serves: bool,
+}
+
+thread_local! {
+    /// Whether a release is waking those it served, on this thread.
+    static SERVING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Outbox {
+    /// Whether this is called by a waker that a release called.
+    ///
+    /// A waker may run its job then and there, and the job end: were its release to serve again, a
+    /// long line would be a deep stack. So that one leaves it to the evaluator.
+    pub(crate) fn is_serving() -> bool {
+        SERVING.get()
+    }
+
+    /// Wakes one that a release served.
+    pub(crate) fn serve_one(waker: Waker) {
+        SERVING.set(true);
+        contain("a waker", || waker.wake());
+        SERVING.set(false);
+    }
+
     /// Does it all, but for the events and the evaluator, which are the face's.
     ///
     /// A waker that panics must not keep the others from being woken, nor an account that panics as
     /// it is dropped: it may be the evaluator that is running here, or the drop of a grant.
     pub(crate) fn deliver(&mut self) {
+        let was_serving = SERVING.get();
+        if self.serves {
+            SERVING.set(true);
+        }
         for waker in self.wakers.drain(..) {
             contain("a waker", || waker.wake());
         }
+        SERVING.set(was_serving);
         for waker in self.old_wakers.drain(..) {
             contain("a waker's drop", || drop(waker));
         }

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokio::time::Instant;
 
 use super::asking::{self, Asking};
-use super::core::Core;
+use super::core::{Core, Life};
 use super::index::HeadLook;
 use super::line::{Key, Limit};
 use super::outbox::Outbox;
@@ -25,6 +25,30 @@ use crate::error::{AccountPanic, Defect, panic_message};
 
 /// How many are looked at before the lock is let go for a moment.
 pub(super) const LOOKS_A_HOLD: usize = 4_096;
+
+/// How many are looked at by a release that serves: the evaluator does the rest.
+const LOOKS_A_RELEASE: usize = 32;
+
+/// How many were looked at in this hold, and may be.
+struct Looks {
+    made: usize,
+    most: usize,
+}
+
+impl Looks {
+    const fn is_over(&self) -> bool {
+        self.made >= self.most
+    }
+
+    /// Counts one more, if there may be.
+    const fn one_more(&mut self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        self.made += 1;
+        true
+    }
+}
 
 /// Where the next to be looked at comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +72,7 @@ impl Core {
     /// it got through.
     pub(crate) fn turn(&mut self, now: Instant, out: &mut Outbox) -> bool {
         loop {
-            if self.is_pending(now) && !self.pass(now, out) {
+            if self.is_pending(now) && !self.pass(now, LOOKS_A_HOLD, out) {
                 return false;
             }
             if !self.expire(now, out) {
@@ -60,9 +84,28 @@ impl Core {
         }
     }
 
+    /// Whether a release of this demand may let the head go, and so had better look itself than wake
+    /// the evaluator for it: the head was short of something that comes back, and nothing else is to
+    /// be known first.
+    pub(crate) fn may_serve(&self, demand: &Demand) -> bool {
+        let Some(head) = &self.index.head else { return false };
+        matches!(self.life, Life::Running(_))
+            && self.valve.is_none()
+            && self.index.refusing.is_empty()
+            && demand.entries().iter().any(|entry| head.short.contains(&entry.id()))
+    }
+
+    /// The part of a release that serves: a short pass. What it does not get through is left to the
+    /// evaluator.
+    pub(crate) fn serve(&mut self, now: Instant, out: &mut Outbox) {
+        if self.wants_pass() {
+            self.pass(now, LOOKS_A_RELEASE, out);
+        }
+    }
+
     /// Looks at whatever is pending, to the end.
     pub(super) fn catch_up(&mut self, now: Instant, out: &mut Outbox) {
-        while self.is_pending(now) && !self.pass(now, out) {}
+        while self.is_pending(now) && !self.pass(now, LOOKS_A_HOLD, out) {}
     }
 
     /// Whether there is something to look at, the clock aside.
@@ -81,9 +124,9 @@ impl Core {
     }
 
     /// One pass, or as much of it as one hold of the lock may take. Answers whether it ended.
-    fn pass(&mut self, now: Instant, out: &mut Outbox) -> bool {
+    fn pass(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
         self.counters.count_pass();
-        match catch_unwind(AssertUnwindSafe(|| self.pass_once(now, out))) {
+        match catch_unwind(AssertUnwindSafe(|| self.pass_once(now, most, out))) {
             Ok(ended) => ended,
             Err(payload) => {
                 let message = panic_message(&*payload);
@@ -93,27 +136,30 @@ impl Core {
         }
     }
 
-    fn pass_once(&mut self, now: Instant, out: &mut Outbox) -> bool {
+    fn pass_once(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
         let began_open = self.is_open(now);
         self.index.was_shut = false;
         self.index.mark_due(now);
-        let mut looks = 0;
+        let mut looks = Looks { made: 0, most };
         if !self.refuse_some(now, &mut looks, out) {
             return false;
         }
         let ahead = loop {
             let Some(head) = self.line.head() else { return true };
-            if looks >= LOOKS_A_HOLD {
+            if !looks.one_more() {
                 return false;
             }
             self.index.seat(&self.line, head);
-            looks += 1;
             if !self.look(head, None, now, out) {
                 break head;
             }
         };
         // What asks for a pass from here on asks for another one.
         self.index.is_wanted = false;
+        if self.valve.is_none() && self.index.is_quiet() {
+            self.index.closed = None;
+            return true;
+        }
         let Some(demand) = self.line.waiter(ahead).map(|waiter| waiter.demand.clone()) else {
             return true;
         };
@@ -140,7 +186,7 @@ impl Core {
     fn look_behind(
         &mut self,
         ahead: &Demand,
-        mut looks: usize,
+        mut looks: Looks,
         now: Instant,
         out: &mut Outbox,
     ) -> bool {
@@ -170,10 +216,9 @@ impl Core {
                     continue;
                 }
             }
-            if looks >= LOOKS_A_HOLD {
+            if !looks.one_more() {
                 return false;
             }
-            looks += 1;
             if let Some(front) = self.index.front(&self.line, class) {
                 self.look(front, Some(ahead), now, out);
             }
@@ -211,7 +256,7 @@ impl Core {
                     asked += 1;
                     // A refusal or a panic is a reason to look: the look finds whose it is.
                     self.ask_for(account, class, amount, ahead, now, |entry, ask| {
-                        AccountPanic::catch("fits", || entry.account().fits(ask))
+                        AccountPanic::catch("fits", || entry.fits(ask))
                             .map_or(true, |answer| answer.unwrap_or(true))
                     })
                     .unwrap_or(true)
@@ -250,7 +295,7 @@ impl Core {
 
     /// Asks everybody who names an account that may refuse outright, class by class, and lets those
     /// go that it refuses. Answers whether it got through.
-    fn refuse_some(&mut self, now: Instant, looks: &mut usize, out: &mut Outbox) -> bool {
+    fn refuse_some(&mut self, now: Instant, looks: &mut Looks, out: &mut Outbox) -> bool {
         if self.index.refusing.is_empty() {
             return true;
         }
@@ -260,7 +305,7 @@ impl Core {
         while !self.index.refusing.is_empty() && self.index.asked_up_to < self.index.classes() {
             let class = self.index.asked_up_to as u32;
             while let Some(front) = self.index.front(&self.line, class) {
-                if *looks >= LOOKS_A_HOLD {
+                if looks.is_over() {
                     out.demands.extend(ahead);
                     return false;
                 }
@@ -297,7 +342,7 @@ impl Core {
         key: Key,
         ahead: Option<&Demand>,
         now: Instant,
-        looks: &mut usize,
+        looks: &mut Looks,
         out: &mut Outbox,
     ) -> bool {
         let Some(waiter) = self.line.waiter(key) else { return false };
@@ -305,7 +350,7 @@ impl Core {
         if !waiter.demand.entries().iter().any(is_suspect) {
             return false;
         }
-        *looks += 1;
+        looks.made += 1;
         let (id, demand) = (waiter.id, waiter.demand.clone());
         let asking = Asking { id, now, head: ahead };
         let mut short = std::mem::take(&mut self.short);

@@ -109,20 +109,19 @@ impl Core {
             let fallen = catch_unwind(AssertUnwindSafe(|| {
                 while at < entries.len() {
                     let entry = &entries[at];
-                    let account = &**entry.account();
                     let part = taken.part(at, demand);
                     let charge = part.charge(id);
                     let comes_back = comes_back(entry, &part, how);
                     if comes_back && !is_given {
-                        let credited = account.give(&charge, now);
+                        let credited = entry.give(&charge, now);
                         if entry.comes_back() && !credited.covers(charge.amount) {
                             let (given, credited) = (charge.amount.units, credited.units);
                             troubles.push((at, Trouble::Clamped { given, credited }));
                         }
-                        account.link().tell_others(self.admission);
+                        entry.link().tell_others(self.admission);
                     }
                     is_given = true;
-                    account.settled(&charge, part.is_reported, now);
+                    entry.settled(&charge, part.is_reported, now);
                     (at, is_given) = (at + 1, false);
                 }
             }));
@@ -144,7 +143,7 @@ impl Core {
             let account = Arc::clone(entry.name());
             out.lines.push(match trouble {
                 Trouble::Give(panic) => {
-                    entry.account().link().quarantine();
+                    entry.link().quarantine();
                     outbox::Line::Quarantined { account, message: panic.message }
                 }
                 Trouble::Settled(panic) => panic_line(entry, panic),
@@ -188,10 +187,10 @@ impl Core {
         }
         taken.part_mut(index, demand).is_back = true;
         let charge = part.charge(id);
-        if let Err(panic) = AccountPanic::catch("give", || entry.account().give(&charge, now)) {
+        if let Err(panic) = AccountPanic::catch("give", || entry.give(&charge, now)) {
             self.mend(demand, vec![(index, Trouble::Give(panic))], out);
         }
-        entry.account().link().tell_others(self.admission);
+        entry.link().tell_others(self.admission);
         self.changed(entry.id());
         self.tell_back(demand, index, &part, now, out);
         true

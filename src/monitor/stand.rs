@@ -71,10 +71,8 @@ impl Core {
         let is_new = self.index.join(&mut self.line, key, &demand);
         match spot {
             Spot::Behind => {}
-            Spot::Head(look) => {
-                self.file(key, &demand, Spot::Head(HeadLook { key, ..look }), now, out)
-            }
-            spot if is_new => self.file(key, &demand, spot, now, out),
+            Spot::Head(look) => self.file(key, Spot::Head(HeadLook { key, ..look }), now, out),
+            spot if is_new => self.file(key, spot, now, out),
             _ => {}
         }
         if !open {
@@ -83,14 +81,7 @@ impl Core {
     }
 
     /// Puts the class of a front that stays into its place.
-    pub(super) fn file(
-        &mut self,
-        key: Key,
-        demand: &Demand,
-        spot: Spot,
-        now: Instant,
-        out: &mut Outbox,
-    ) {
+    pub(super) fn file(&mut self, key: Key, spot: Spot, now: Instant, out: &mut Outbox) {
         let class = self.line.class_of(key);
         match spot {
             Spot::Head(look) => {
@@ -102,9 +93,10 @@ impl Core {
                 }
             }
             Spot::Under(index, at) => {
-                let entry = &demand.entries()[index as usize];
-                let account = entry.id();
-                self.index.shift(class, key, Place::Filed(account), entry.amount());
+                let Some(waiter) = self.line.waiter(key) else { return };
+                let entry = &waiter.demand.entries()[index as usize];
+                let (account, amount) = (entry.id(), entry.amount());
+                self.index.shift(class, key, Place::Filed(account), amount);
                 let Some(watch) = self.index.watch_mut(account) else { return };
                 let changes = self.changes;
                 let breaches = watch.breaches;
@@ -168,7 +160,7 @@ impl Core {
                 None => return Ok(look),
                 Some(at) => {
                     latest = latest.max(at);
-                    shared |= entry.account().link().is_shared();
+                    shared |= entry.link().is_shared();
                     broken = broken.or((at <= now).then_some(index));
                 }
             }
@@ -211,7 +203,7 @@ impl Core {
         let soonest = self.index.forest().soonest(tree, &mut |class, amount| {
             asked += 1;
             self.ask_for(account, class, amount, ahead, now, |entry, ask| {
-                shared |= entry.account().link().is_shared();
+                shared |= entry.link().is_shared();
                 // Whose fault it is, is found by asking everybody.
                 AccountPanic::catch("earliest_fit", || entry.account().earliest_fit(ask))
                     .unwrap_or_else(|_| {

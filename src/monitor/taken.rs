@@ -60,6 +60,18 @@ impl Taken {
         Self { at: now, parts: None, standing: Standing::Held }
     }
 
+    /// The instant of the decision.
+    #[inline]
+    pub(crate) const fn instant(&self) -> Instant {
+        self.at
+    }
+
+    /// Whether it is held, and just what was demanded.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.parts.is_none() && self.standing == Standing::Held
+    }
+
     #[inline]
     pub(crate) fn part(&self, index: usize, demand: &Demand) -> Part {
         match &self.parts {

@@ -13,9 +13,9 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(super) const fn granted_at_once(&mut self) {
-        self.totals.granted += 1;
-        self.waits.at_once();
+    pub(super) const fn granted_at_once(&mut self, jobs: u64) {
+        self.totals.granted += jobs;
+        self.waits.at_once(jobs);
     }
 
     pub(super) fn granted_after(&mut self, wait: Duration) {

@@ -127,7 +127,7 @@ impl Core {
             Limit::Entry(index) => {
                 let entry = &demand.entries()[index as usize];
                 let reading = self.read_account(&**entry.account(), false, now, out);
-                (Arc::clone(entry.name()), entry.account().link().waiting(), reading)
+                (Arc::clone(entry.name()), entry.link().waiting(), reading)
             }
         };
         self.teller.sequence += 1;

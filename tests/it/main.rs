@@ -11,6 +11,7 @@ mod grants;
 mod internals;
 mod line;
 mod overdue;
+mod passages;
 mod snapshot;
 mod support;
 mod texts;

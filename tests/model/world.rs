@@ -150,12 +150,19 @@ impl World {
                     self.waiting[at].token.cancel();
                 }
             }
-            Op::Release(at) => return self.settle(*at, false),
+            Op::Release(at) => {
+                let waited = self.admission.queue_len();
+                self.settle(*at, false)?;
+                return self.follow_release(waited).await;
+            }
             Op::Rollback(at) => return self.settle(*at, true),
             Op::DropGrant(at) => {
                 if let Some(at) = nth(&self.holding, *at) {
-                    let holding = self.holding.remove(at);
-                    self.reference.settle(holding.job, false);
+                    let waited = self.admission.queue_len();
+                    let Holding { job, grant } = self.holding.remove(at);
+                    drop(grant);
+                    self.reference.settle(job, false);
+                    return self.follow_release(waited).await;
                 }
             }
             Op::ReleaseOne(at, of) => {
@@ -326,6 +333,19 @@ impl World {
         Ok(())
     }
 
+    /// A release lets the head go itself when the head was short of what came back, with whoever can
+    /// go then, up to a bound; the evaluator does the rest. So the reference walks when the line has
+    /// become shorter, and both rest when the bound was met.
+    async fn follow_release(&mut self, waited: usize) -> Result<(), String> {
+        if self.admission.queue_len() < waited {
+            self.reference.walk();
+            if self.admission.queue_len() != self.reference.line.len() {
+                return self.rest().await;
+            }
+        }
+        Ok(())
+    }
+
     /// Accounts, line, order, wakes: everything that can be seen from outside.
     fn compare(&self) -> Result<(), String> {
         self.admission.check();
@@ -400,7 +420,7 @@ impl World {
                 self.poll(at)?;
             }
             for at in 0..holding.max(self.holding.len()) {
-                self.settle(at, false)?;
+                self.act(&Op::Release(at)).await?;
             }
             self.holding.clear();
             self.rest().await?;

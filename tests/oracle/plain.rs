@@ -214,7 +214,7 @@ impl Plain {
     }
 
     /// One pass: the head, again as long as heads leave, then everybody else beside it.
-    fn walk(&mut self) {
+    pub(crate) fn walk(&mut self) {
         if self.line.is_empty() {
             return;
         }

@@ -178,14 +178,20 @@ impl World {
                 Ok(())
             }
             Op::Cancel(at) => self.cancel(*at),
-            Op::Release(at) => self.settle(*at, false),
+            Op::Release(at) => {
+                let waited = self.admission.queue_len();
+                self.settle(*at, false)?;
+                self.follow_release(waited).await
+            }
             Op::Rollback(at) => self.settle(*at, true),
             Op::DropGrant(at) => {
                 if let Some(at) = nth(&self.holding, *at) {
+                    let waited = self.admission.queue_len();
                     let Holding { job, grant } = self.holding.remove(at);
                     drop(grant);
                     self.plain.settle(job, false);
                     self.remind();
+                    return self.follow_release(waited).await;
                 }
                 Ok(())
             }
@@ -368,6 +374,19 @@ impl World {
         let right = self.plain.settle(*job, rollback);
         ensure!(did == right, "job {job}: settling answered {did}");
         self.remind();
+        Ok(())
+    }
+
+    /// A release lets the head go itself when the head was short of what came back, with whoever can
+    /// go then, up to a bound; the evaluator does the rest. So the reference walks when the line has
+    /// become shorter, and both rest when the bound was met.
+    async fn follow_release(&mut self, waited: usize) -> Result<(), String> {
+        if self.admission.queue_len() < waited {
+            self.plain.walk();
+            if self.admission.queue_len() != self.plain.len() {
+                return self.rest().await;
+            }
+        }
         Ok(())
     }
 

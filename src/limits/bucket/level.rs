@@ -52,9 +52,27 @@ impl Level {
         self.at(now) == self.full_level()
     }
 
-    /// Whether `wanted` units are there. The sum of two amounts, hence wider than one.
+    /// Nanoseconds since the instant it is kept by.
+    pub(super) fn since(&self, now: Instant) -> u128 {
+        now.saturating_duration_since(self.since).as_nanos()
+    }
+
+    /// Whether it is kept by the same instant as another.
+    pub(super) fn is_as_old_as(&self, other: &Self) -> bool {
+        self.since == other.since
+    }
+
+    /// The scaled level so many nanoseconds after the instant it is kept by, when `wanted` units are
+    /// there: the sum of two amounts, hence wider than one.
+    pub(super) fn covering(&self, wanted: u128, since: u128) -> Option<i128> {
+        let level = self.after(since);
+        (level >= scaled(wanted)).then_some(level)
+    }
+
+    /// Whether `wanted` units are there.
+    #[cfg(test)]
     pub(super) fn covers(&self, wanted: u128, now: Instant) -> bool {
-        self.at(now) >= scaled(wanted)
+        self.covering(wanted, self.since(now)).is_some()
     }
 
     /// The first nanosecond at which [`covers`](Self::covers) is true, from the clock alone.
@@ -79,8 +97,14 @@ impl Level {
 
     /// Takes `units`, below zero if need be.
     pub(super) fn debit(&mut self, units: u64, now: Instant) {
-        if self.is_full(now) {
-            self.rebase(now);
+        self.debit_from(self.at(now), units, now);
+    }
+
+    /// The same when the scaled level at `now` is known.
+    pub(super) fn debit_from(&mut self, level: i128, units: u64, now: Instant) {
+        if level == self.full_level() {
+            self.base = level;
+            self.since = self.since.max(now);
         }
         self.base = self.base.saturating_sub(scaled(u128::from(units)));
     }
@@ -122,11 +146,19 @@ impl Level {
 
     /// The scaled level at `now`.
     fn at(&self, now: Instant) -> i128 {
-        let nanos = now.saturating_duration_since(self.since).as_nanos();
-        let nanos = i128::try_from(nanos).unwrap_or(i128::MAX);
-        // Saturating is exact enough: a refill that large fills any level, or repays a debt of
-        // more than a million times the largest amount there is.
-        let mut refill = i128::from(self.cap).saturating_mul(nanos);
+        self.after(self.since(now))
+    }
+
+    fn after(&self, nanos: u128) -> i128 {
+        // Up to centuries, the product of two words, which cannot overflow and costs little. Beyond,
+        // saturating is exact enough: a refill that large fills any level, or repays a debt of more
+        // than a million times the largest amount there is.
+        let mut refill = match i64::try_from(nanos) {
+            Ok(nanos) => i128::from(self.cap) * i128::from(nanos),
+            Err(_) => {
+                i128::from(self.cap).saturating_mul(i128::try_from(nanos).unwrap_or(i128::MAX))
+            }
+        };
         if self.stretch != 10 {
             refill = refill.saturating_mul(10) / i128::from(self.stretch);
         }
@@ -136,7 +168,10 @@ impl Level {
 
 /// At most two amounts' worth of units, which always fits.
 fn scaled(units: u128) -> i128 {
-    i128::try_from(units).unwrap_or(i128::MAX).saturating_mul(UNIT)
+    match u64::try_from(units) {
+        Ok(units) => i128::from(units) * UNIT,
+        Err(_) => i128::try_from(units).unwrap_or(i128::MAX).saturating_mul(UNIT),
+    }
 }
 
 #[cfg(test)]

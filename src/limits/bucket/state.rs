@@ -60,17 +60,37 @@ impl State {
     }
 
     pub(super) fn answer(&self, ask: &Ask) -> Result<bool, Refusal> {
+        Ok(self.levels_for(ask)?.is_some())
+    }
+
+    /// The same and the take in one step: each level is worked out once.
+    pub(super) fn try_take(&mut self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        let Some(Levels { now, requests, tokens }) = self.levels_for(ask)? else { return Ok(None) };
+        self.latest = now;
+        self.requests.debit_from(requests, u64::from(ask.mine.requests), now);
+        self.tokens.debit_from(tokens, ask.mine.units, now);
+        Ok(Some(now))
+    }
+
+    /// How the levels stand, when what is asked for fits.
+    fn levels_for(&self, ask: &Ask) -> Result<Option<Levels>, Refusal> {
         let limits = self.limits();
         let most = Amount { requests: limits.requests, units: limits.tokens };
         if ask.mine.is_saturated() || !most.covers(ask.mine) {
             return Err(Refusal::never_fits(ask.mine, limits));
         }
         let now = self.latest.max(ask.now);
+        if self.is_held(now) || ask.reserved_ahead.is_saturated() {
+            return Ok(None);
+        }
         let (requests, tokens) = wanted(ask);
-        Ok(!self.is_held(now)
-            && !ask.reserved_ahead.is_saturated()
-            && self.requests.covers(requests, now)
-            && self.tokens.covers(tokens, now))
+        let since = self.requests.since(now);
+        let requests = self.requests.covering(requests, since);
+        // Mostly the two have been full, or not, at one time.
+        let since =
+            if self.tokens.is_as_old_as(&self.requests) { since } else { self.tokens.since(now) };
+        let tokens = self.tokens.covering(tokens, since);
+        Ok(requests.zip(tokens).map(|(requests, tokens)| Levels { now, requests, tokens }))
     }
 
     pub(super) fn earliest_fit(&self, ask: &Ask) -> Option<Instant> {
@@ -80,13 +100,6 @@ impl State {
         let (requests, tokens) = wanted(ask);
         let there = self.requests.covers_at(requests)?.max(self.tokens.covers_at(tokens)?);
         Some(self.held_until.map_or(there, |until| there.max(until)))
-    }
-
-    pub(super) fn take(&mut self, amount: Amount, now: Instant) -> Instant {
-        let now = self.advance(now);
-        self.requests.debit(u64::from(amount.requests), now);
-        self.tokens.debit(amount.units, now);
-        now
     }
 
     pub(super) fn credit(&mut self, amount: Amount, now: Instant) -> Amount {
@@ -174,6 +187,13 @@ impl State {
             && self.throttle.tenths() == 0
             && !self.is_held(now)
     }
+}
+
+/// The scaled levels at an instant.
+struct Levels {
+    now: Instant,
+    requests: i128,
+    tokens: i128,
 }
 
 /// Requests and tokens that must be there: mine and the reservation, wide enough not to saturate.

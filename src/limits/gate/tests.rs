@@ -122,7 +122,7 @@ fn zero_capacities_are_named_and_change_nothing() {
     assert_eq!((error.field, error.value.as_str()), ("capacity", "0"));
     assert_eq!(CountingGate::new("", 1).unwrap_err().field, "name");
     let (gate, _) = gate(4);
-    let heard = Announcements::of(&gate.link);
+    let heard = Announcements::of(gate.link());
     assert_eq!(gate.resize(0).unwrap_err().field, "capacity");
     assert_eq!(gate.status().max_concurrent, 4);
     assert!(heard.take().is_nothing());
@@ -131,7 +131,7 @@ fn zero_capacities_are_named_and_change_nothing() {
 #[test]
 fn a_resize_announces_what_it_changed() {
     let (gate, _) = gate(4);
-    let heard = Announcements::of(&gate.link);
+    let heard = Announcements::of(gate.link());
     gate.resize(5).unwrap();
     let grown = heard.take();
     assert!(grown.grew && !grown.may_refuse);

@@ -11,7 +11,7 @@ use super::latch::Edge;
 use super::origin::Origin;
 use super::pressure::Pressure;
 use super::{MemoryGateBuilder, MemorySource, MemoryStatus, MemoryZone};
-use crate::account::{AccountLink, Turn, Valve};
+use crate::account::{AccountLink, InPassage, Turn, Valve};
 use crate::error::{AccountPanic, ConfigError};
 use crate::sync::{Arc, AtomicU8, AtomicU64, Mutex, Ordering};
 
@@ -302,6 +302,10 @@ impl Valve for MemoryGate {
     /// Such a release would find the floor that the two before it found, so it commits what is
     /// committed already. If a look moves the floor meanwhile, the release
     /// counts as the one before that look.
+    fn in_passage(&self) -> InPassage<'_> {
+        InPassage::Brief
+    }
+
     fn released(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.last_release.fetch_max(self.origin.word(now), Ordering::AcqRel);
