@@ -1,6 +1,7 @@
 //! The runner: every order of its steps, every way to fail or to be dropped, and money.
 
 mod asks;
+mod attack;
 mod drops;
 mod ends;
 mod money;

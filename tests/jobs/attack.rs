@@ -1,0 +1,16 @@
+//! Attacks on the runner: each test is named for what would go wrong.
+
+mod extremes;
+mod guarded;
+mod guards;
+mod panics;
+mod runtimes;
+mod threads;
+mod time;
+mod words;
+
+use std::time::Duration;
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

@@ -1,0 +1,117 @@
+//! Many threads at once.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex as StdMutex};
+use std::task::Poll;
+
+use admit::{
+    Account, Accounts, Admission, BoxError, Decimal, HttpGate, JobInfo, JobRunner, ModelSpec,
+    Money, Prices, Requirements, Resources, SpendLedger, Usage,
+};
+use tokio::runtime::Builder;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::guarded::Guarded;
+use crate::support::World;
+
+/// Many runs on many threads, each cut at another poll, with tasks that record beside them.
+#[test]
+fn runs_dropped_on_many_threads_while_tasks_record_leave_nothing_out() {
+    let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let admission = Admission::builder().start().unwrap();
+        let ledger = SpendLedger::new();
+        let runner = JobRunner::builder(&admission)
+            .accounts(Arc::new(Accounts::new()))
+            .http(&HttpGate::new(8).unwrap())
+            .spend_gate(&ledger)
+            .build()
+            .unwrap();
+        let prices = Prices::per_million(Decimal::ONE, Decimal::ONE);
+        let model = ModelSpec::concurrent("m", 6).with_prices(prices);
+        let database = Arc::new(Guarded::new("few", 3));
+        let recorded = Arc::new(StdMutex::new(Vec::new()));
+        let mut runs = tokio::task::JoinSet::new();
+        for cut in 0..300_usize {
+            let (runner, model) = (runner.clone(), model.clone());
+            let (database, recorded) = (Arc::clone(&database), Arc::clone(&recorded));
+            runs.spawn(async move {
+                let requirements = Requirements::new()
+                    .call(&model, Usage::new(1_000, 0))
+                    .database(&database)
+                    .transactional()
+                    .for_job(JobInfo::new(cut.to_string(), "j").in_workflow("w"));
+                let job = async |resources: Resources| {
+                    for _ in 0..2 {
+                        let (resources, model) = (resources.clone(), model.clone());
+                        let recorded = Arc::clone(&recorded);
+                        tokio::spawn(async move {
+                            yield_now().await;
+                            let usage = Usage::new(10, 0);
+                            if let Ok(Some(cost)) = resources.record_usage(&model, usage) {
+                                recorded.lock().unwrap().push(cost);
+                            }
+                            resources.release_one(resources.demand().entries()[0].account());
+                        });
+                    }
+                    drop(resources.get(&database).map_err(BoxError::from)?);
+                    yield_now().await;
+                    Ok::<_, BoxError>(())
+                };
+                let mut run = pin!(runner.run(requirements, job));
+                for _ in 0..cut % 12 {
+                    if poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_ready())).await {
+                        break;
+                    }
+                    yield_now().await;
+                }
+            });
+        }
+        while let Some(ran) = runs.join_next().await {
+            ran.unwrap();
+        }
+        admission.drained().await;
+        assert_eq!(database.in_use(), 0);
+        assert!(ledger.committed("w").is_zero());
+        // What was recorded is spent, to the last digit, beside what nobody recorded.
+        let recorded: admit::Cost = recorded.lock().unwrap().iter().copied().collect();
+        let reserved = Money::usd("0.001".parse().unwrap());
+        let rest = ledger.spent("w").in_currency(reserved.currency).amount
+            - recorded.in_currency(reserved.currency).amount;
+        assert!((rest / reserved.amount).fract().is_zero(), "{rest}");
+        admission.check();
+    });
+}
+
+/// The bucket must end at the sum, whichever task of the job's reaches it last.
+#[test]
+fn tasks_that_record_at_one_moment_leave_the_bucket_at_their_sum() {
+    let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let world = World::new();
+        for round in 0..200 {
+            let model = ModelSpec::new(format!("m{round}"), 1_000);
+            let bucket = world.accounts.bucket(&model).unwrap();
+            let start = Instant::now();
+            let job = async |resources: Resources| {
+                let mut tasks = tokio::task::JoinSet::new();
+                for _ in 0..8 {
+                    let (resources, model) = (resources.clone(), model.clone());
+                    tasks.spawn(async move { resources.record_usage(&model, Usage::new(10, 0)) });
+                }
+                while let Some(recorded) = tasks.join_next().await {
+                    recorded.unwrap().map_err(|error| error.to_string())?;
+                }
+                Ok::<_, String>(bucket.in_use(Instant::now()))
+            };
+            let requirements = Requirements::new().call(&model, Usage::new(500, 0));
+            let in_use = world.runner.run(requirements, job).await.unwrap();
+            // A thousand a minute come back meanwhile.
+            let back = start.elapsed().as_millis() as u64 / 60 + 1;
+            assert!((80_u64.saturating_sub(back)..=80).contains(&in_use), "{in_use} of 80");
+        }
+        world.settled().await;
+    });
+}

@@ -1,0 +1,115 @@
+//! Jobs that never wait, and times of nothing and of ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use admit::{Requirements, Resources, RunError, RunStage, UpstreamFailure};
+use tokio::task::{consume_budget, yield_now};
+use tokio::time::advance;
+use tokio_util::sync::CancellationToken;
+
+use super::guarded::Guarded;
+use super::secs;
+use crate::support::World;
+
+/// A job that is ready at every poll: it spends its task's whole budget each time, and gives up
+/// after so many rounds.
+async fn busy(resources: Resources) -> Result<(), String> {
+    for _ in 0..200_000 {
+        consume_budget().await;
+        if resources.is_cancelled() {
+            return Err("told".into());
+        }
+    }
+    Err("never told".into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_never_waits_is_told_of_its_time_and_dropped_after_the_grace() {
+    let world = World::new();
+    let run = world.runner.job(Requirements::new()).within(secs(10));
+    let (ran, ()) = tokio::join!(tokio::spawn(run.run(busy)), async {
+        yield_now().await;
+        advance(secs(10)).await;
+    });
+    let error = ran.unwrap().unwrap_err();
+    assert_eq!(error.job_error().map(String::as_str), Some("told"), "{error}");
+
+    let deaf = async |_| {
+        for _ in 0..200_000 {
+            consume_budget().await;
+        }
+        Err::<(), _>("never dropped".to_owned())
+    };
+    let run = world.runner.job(Requirements::new()).within(secs(10));
+    let (ran, ()) = tokio::join!(tokio::spawn(run.run(deaf)), async {
+        yield_now().await;
+        advance(secs(10)).await;
+        yield_now().await;
+        advance(secs(1)).await;
+    });
+    let error = ran.unwrap().unwrap_err();
+    assert!(matches!(error, RunError::TimedOut { cause: None, .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_never_waits_is_cancelled_by_its_token() {
+    let world = World::new();
+    let token = CancellationToken::new();
+    let run = world.runner.job(world.everything()).cancelled_by(token.clone());
+    let (ran, ()) = tokio::join!(tokio::spawn(run.run(busy)), async {
+        while !world.log.text().ends_with("c.acquire") {
+            yield_now().await;
+        }
+        for _ in 0..9 {
+            yield_now().await;
+        }
+        token.cancel();
+    });
+    assert!(matches!(ran.unwrap(), Err(RunError::Cancelled { stage: RunStage::Work })));
+    world.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_with_the_runs_time_keeps_the_last_failure() {
+    let world = World::new();
+    let failure = UpstreamFailure::status(500, "elsewhere", "").with_retry_after(secs(10));
+    let job = world.runner.job(world.everything()).within(secs(10));
+    let finished = job.run_recorded(async |_| Err::<(), _>(failure.clone())).await;
+    let error = finished.result.unwrap_err();
+    assert!(matches!(error, RunError::TimedOut { stage: RunStage::Retry, .. }), "{error}");
+    assert_eq!(error.job_error(), Some(&failure));
+    assert_eq!(finished.record.attempts, 1);
+    world.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_nothing_and_one_of_all_time_both_let_a_ready_provider_through() {
+    let world = World::new();
+    for limit in [Duration::ZERO, Duration::MAX] {
+        let database = Arc::new(Guarded { limit, ..Guarded::new("ready", 1) });
+        let requirements = Requirements::new().database(&database).transactional();
+        world.runner.run(requirements, async |_| Ok::<_, String>(())).await.unwrap();
+        assert_eq!(database.in_use(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_in_the_middle_lets_the_job_end_and_refuses_its_retry() {
+    let world = World::new();
+    let job = async |_| {
+        world.admission.stop();
+        Ok::<_, String>("done")
+    };
+    let ran = world.runner.run(world.everything().transactional(), job).await;
+    assert_eq!(ran.unwrap(), "done");
+    world.settled().await;
+
+    let world = World::new();
+    let ran = world.runner.run(world.everything(), async |_| {
+        world.admission.stop();
+        Err::<(), _>(UpstreamFailure::status(500, "elsewhere", ""))
+    });
+    assert!(matches!(ran.await, Err(RunError::Admit(admit::AdmitError::ShutDown))));
+    world.settled().await;
+}

@@ -1,0 +1,82 @@
+//! What an error says, and whether another run is worth it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use admit::{
+    DbProvider, DbVerb, Money, Requirements, Resources, RetryPolicy, RunError, SpendRefusal,
+    TimeoutCause, UpstreamFailure,
+};
+
+use super::secs;
+use crate::support::{Fault, World};
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_may_be_durable_is_not_worth_another_run() {
+    let world = World::new();
+    world.databases[1].make(DbVerb::Commit, Fault::Hangs);
+    let run = world.runner.job(world.everything().transactional()).within(secs(20));
+    let error = run.run(async |_| Ok::<_, String>(())).await.unwrap_err();
+    assert!(matches!(
+        error,
+        RunError::TimedOut { cause: Some(TimeoutCause::Committing { .. }), .. }
+    ));
+    assert!(!error.is_retryable(), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_worth_another_run_is_said_of_failures_and_refusals_alike() {
+    let world = World::with(|builder| builder.retries(RetryPolicy::none()));
+    for (status, expected) in [(429, true), (400, false)] {
+        let failure = UpstreamFailure::status(status, "elsewhere", "");
+        let ran = world.runner.run(world.everything(), async |_| Err::<(), _>(failure.clone()));
+        assert_eq!(ran.await.unwrap_err().is_retryable(), expected, "{status}");
+    }
+    let usd = |text: &str| Money::usd(text.parse().unwrap());
+    for (committed, expected) in [("1", true), ("0", false)] {
+        let refusal = SpendRefusal::OverCap {
+            workflow: "w".into(),
+            spent: usd("0"),
+            committed: usd(committed),
+            cap: usd("1"),
+            reservation: usd(if expected { "1" } else { "2" }),
+        };
+        assert_eq!(RunError::<String>::Spend(refusal).is_retryable(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namesake_is_told_from_the_provider_that_was_required() {
+    let world = World::new();
+    let database = &world.databases[0];
+    let job = async |resources: Resources| {
+        let anew = database.mapped(|name: Arc<str>| name.len());
+        Ok::<_, String>(resources.get(&anew).unwrap_err().to_string())
+    };
+    let text = world.runner.run(world.everything(), job).await.unwrap();
+    assert_eq!(
+        text,
+        "database `a` is held by this job through another provider; ask with the one it required"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_an_acquire_that_takes_too_long_speaks_of_the_pool() {
+    for (verb, has_pool) in [(DbVerb::Acquire, true), (DbVerb::Begin, false)] {
+        let world = World::new();
+        world.databases[0].make(verb, Fault::Hangs);
+        let requirements = world.everything().transactional();
+        let ran = world.runner.run(requirements, async |_| Ok::<_, String>(())).await;
+        let text = ran.unwrap_err().to_string();
+        assert_eq!(text.contains("the pool needs room"), has_pool, "{text}");
+        assert!(text.contains(&format!("{verb} took longer than 7s")), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_out_of_time_without_databases_does_not_speak_of_any() {
+    let world = World::new();
+    let run = world.runner.job(Requirements::new()).within(Duration::ZERO);
+    let text = run.run(async |_| Ok::<_, String>(())).await.unwrap_err().to_string();
+    assert_eq!(text, "not done within 0ns: its time ran out before its work began");
+}
