@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ProviderContract, ProviderFixture};
 use crate::db::{DbProvider, ProviderError};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{Arc, Ordering, StaticU64};
 
 /// Kept, or what happened instead.
 pub(super) type Checked<T = ()> = Result<T, String>;
@@ -52,7 +52,7 @@ pub(super) const fn is_foreign(error: &ProviderError) -> bool {
 
 /// A row nobody else has.
 pub(super) fn new_row() -> u64 {
-    static ROWS: AtomicU64 = AtomicU64::new(1);
+    static ROWS: StaticU64 = StaticU64::new(1);
     ROWS.fetch_add(1, Ordering::Relaxed)
 }
 
