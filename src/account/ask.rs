@@ -9,6 +9,7 @@ use crate::amount::Amount;
 #[non_exhaustive]
 pub struct Ask {
     /// Who asks: unique in the process, and the same for every ask of one [`Admit`](crate::Admit).
+    /// Some of this crate's own accounts have no use for it, and may be asked under zero.
     pub id: u64,
     /// What the asking job wants.
     pub mine: Amount,
