@@ -39,7 +39,8 @@ use crate::sync::Arc;
 ///   and succeed.
 /// - **Nothing stays open.** `close` rolls back what is open, restores what `acquire` changed on the
 ///   connection, and releases whoever waits in [`await_completion`](Self::await_completion).
-/// - **Owned by one.** A handle of another provider is [`ProviderError::Foreign`] everywhere.
+/// - **Owned by one.** A handle of another provider is [`ProviderError::Foreign`] everywhere, and
+///   stays as it is; [`abort`](Self::abort), which answers nothing, does nothing to it.
 /// - **Cancel safe.** A verb's future dropped half-way leaves a handle that `rollback`, `abort` and
 ///   `close` can end: a connection in an unknown state is discarded, not returned to its pool.
 ///
@@ -108,6 +109,9 @@ pub trait DbProvider: Send + Sync + 'static {
 
     /// Waits until what was committed is complete, where that is more than the commit's own answer.
     ///
+    /// The default waits for nothing and looks at no handle, so it does not keep the law of foreign
+    /// ones: a provider that is to pass the contract writes its own.
+    ///
     /// # Errors
     ///
     /// When the completion failed or cannot be confirmed.
@@ -139,7 +143,8 @@ pub trait DbProvider: Send + Sync + 'static {
         handle: &Self::Handle,
     ) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
-    /// Gives the session up at once, without waiting for anything: the last resort.
+    /// Gives the session up at once, without waiting for anything: the last resort. A handle of
+    /// another provider is left as it is.
     fn abort(&self, handle: &Self::Handle);
 
     /// The same database, handing the job something built on the session.
