@@ -62,7 +62,8 @@ impl Demand {
         self.add(account, Amount::tokens(n))
     }
 
-    /// One permit of a gate, or one slot of a window.
+    /// One permit of a gate, or one slot of a window. Of a bucket it is one request of one token: say
+    /// [`tokens`](Self::tokens) there.
     pub fn permit<A: AsAccount + ?Sized>(self, account: &A) -> Self {
         self.add(account, Amount::permits(1))
     }

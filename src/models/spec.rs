@@ -53,7 +53,8 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl ModelSpec {
-    /// A model limited by tokens a minute.
+    /// A model limited by tokens a minute, and by a thousandth as many requests until
+    /// [`with_requests_per_minute`](Self::with_requests_per_minute) says otherwise.
     pub fn new(id: impl Into<String>, tokens_per_minute: u64) -> Self {
         Self {
             id: id.into(),

@@ -223,6 +223,9 @@ impl Admission {
 
     /// Admits, runs the future, and settles: the permits return when it ends, however it ends.
     ///
+    /// It has no time limit and no token of its own. `tokio::time::timeout` around it spans the wait
+    /// and the work; to bound the wait alone, use [`admit`](Self::admit).
+    ///
     /// # Errors
     ///
     /// As [`Admit`]; the future's own output is handed back as it is.

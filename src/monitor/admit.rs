@@ -88,7 +88,8 @@ impl<K: Keep> Admit<K> {
         Self { state: State::New(Some(keep)), within: None, token: None }
     }
 
-    /// Leaves the line with [`Cancelled`](AdmitError::Cancelled) when the token is cancelled.
+    /// Leaves the line with [`Cancelled`](AdmitError::Cancelled) when the token is cancelled. What is
+    /// done under the grant is not ended by it.
     ///
     /// A cancelled token wins over a grant that just landed: the grant is rolled back. To be said
     /// before the first poll; a second token replaces the first.
