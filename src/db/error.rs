@@ -107,7 +107,12 @@ struct NotHeld<'a>(&'a Arc<str>, &'a [Arc<str>]);
 impl fmt::Display for NotHeld<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(provider, held) = self;
-        if held.contains(provider) {
+        if held.is_empty() {
+            f.write_str(
+                "is held by no job in this task; ask within a job that requires it (a task that the \
+                 job spawns inherits nothing)",
+            )
+        } else if held.contains(provider) {
             // A namesake, or one mapped anew: two providers, even on one database.
             f.write_str(
                 "is held by this job through another provider; ask with the one it required",
@@ -164,7 +169,8 @@ mod tests {
         let none = ProviderError::NotHeld { provider: "orders".into(), held: Vec::new() };
         assert_eq!(
             none.to_string(),
-            "database `orders` is not among what this job holds (none); require it first"
+            "database `orders` is held by no job in this task; ask within a job that requires it (a \
+             task that the job spawns inherits nothing)"
         );
         let two = ProviderError::NotHeld {
             provider: "orders".into(),
