@@ -109,8 +109,7 @@ pub trait DbProvider: Send + Sync + 'static {
 
     /// Waits until what was committed is complete, where that is more than the commit's own answer.
     ///
-    /// The default waits for nothing and looks at no handle, so it does not keep the law of foreign
-    /// ones: a provider that is to pass the contract writes its own.
+    /// Most databases have nothing to wait for: then it only tells a foreign handle.
     ///
     /// # Errors
     ///
@@ -118,10 +117,7 @@ pub trait DbProvider: Send + Sync + 'static {
     fn await_completion(
         &self,
         handle: &Self::Handle,
-    ) -> impl Future<Output = Result<(), ProviderError>> + Send {
-        let _ = handle;
-        async { Ok(()) }
-    }
+    ) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
     /// Rolls the open transaction back. Nothing without one.
     ///

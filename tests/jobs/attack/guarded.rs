@@ -81,6 +81,10 @@ impl DbProvider for Guarded {
         Ok(())
     }
 
+    async fn await_completion(&self, _: &GuardedHandle) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
     async fn rollback(&self, handle: &GuardedHandle) -> Result<(), ProviderError> {
         drop(handle.session.lock().await);
         Ok(())
