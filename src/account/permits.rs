@@ -150,9 +150,13 @@ impl Permits {
     /// Whether so many may be taken in the passage under way.
     #[inline]
     pub(crate) fn has_in_passage(&self, amount: Amount) -> bool {
-        let State { capacity, in_use } = State::unpack(self.word.load(Ordering::Relaxed));
-        u64::from(in_use) + u64::from(amount.requests) <= u64::from(capacity)
-            && self.link.may_be_passed()
+        // The link first: a resize that it does not show any more has been then, and is seen, and
+        // one that it does not show yet waits. The other way round, one that comes and goes between
+        // the two looks would have had us judge by the capacity before it.
+        self.link.may_be_passed() && {
+            let State { capacity, in_use } = State::unpack(self.word.load(Ordering::Relaxed));
+            u64::from(in_use) + u64::from(amount.requests) <= u64::from(capacity)
+        }
     }
 
     /// Takes so many, which were [there](Self::has_in_passage) in this very passage.
@@ -165,8 +169,8 @@ impl Permits {
     /// Whether so many may be given back in the passage under way.
     #[inline]
     pub(crate) fn holds_in_passage(&self, amount: Amount) -> bool {
-        State::unpack(self.word.load(Ordering::Relaxed)).in_use >= amount.requests
-            && self.link.may_be_passed()
+        self.link.may_be_passed()
+            && State::unpack(self.word.load(Ordering::Relaxed)).in_use >= amount.requests
     }
 
     /// Gives back so many, which were [held](Self::holds_in_passage) in this very passage.
