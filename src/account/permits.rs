@@ -191,3 +191,57 @@ impl fmt::Debug for Permits {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::Inbox;
+    use super::*;
+
+    const TIMES: u32 = if cfg!(miri) { 8 } else { 2_000 };
+
+    #[test]
+    fn strangers_and_resizes_beside_passages_lose_no_permit() {
+        let permits = Permits::new(AccountLink::new("gate").unwrap(), u32::MAX);
+        let inbox = Arc::new(Inbox::new(1));
+        permits.link.attach(&inbox);
+        inbox.door.open(0);
+        let one = Amount::permits(1);
+        let ask = Ask::new(1, one, Instant::now());
+        let (passed, taken) = thread::scope(|scope| {
+            let passing = scope.spawn(|| {
+                let mut passed = 0;
+                for _ in 0..TIMES {
+                    let Some(mut passage) = inbox.door.pass() else { continue };
+                    if permits.has_in_passage(one) {
+                        permits.take_in_passage(one);
+                        passage.came_in();
+                        passed += 1;
+                    }
+                }
+                passed
+            });
+            let resizing = scope.spawn(|| {
+                for less in 0..TIMES / 2 {
+                    permits.resize(u32::MAX - less);
+                }
+            });
+            let strangers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    (0..TIMES)
+                        .filter(|_| {
+                            permits.link.stay_elsewhere();
+                            permits.take(&ask).unwrap().is_some()
+                        })
+                        .count()
+                })
+            });
+            resizing.join().unwrap();
+            let taken: usize = strangers.into_iter().map(|thread| thread.join().unwrap()).sum();
+            (passing.join().unwrap(), taken)
+        });
+        assert_eq!(inbox.door.shut().map(|count| count.inside), Some(passed));
+        assert_eq!(permits.state().in_use as usize, passed + taken);
+    }
+}

@@ -166,6 +166,21 @@ async fn equals_do_not_hand_over_what_a_smaller_gate_has_no_room_for() {
     admission.check();
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_stopped_admission_gives_back_lets_those_go_who_came_to_another_afterwards() {
+    let (old, new) = (started(), started());
+    let x = gate(1);
+    let held = old.try_admit(permits(&x, 1)).unwrap();
+    old.stop();
+    let mut waiting = parked(&new, permits(&x, 1));
+    settle().await;
+    drop(held);
+    settle().await;
+    drop(granted(&mut waiting));
+    assert_eq!(x.status().active, 0);
+    new.check();
+}
+
 /// Runs its job as it is woken, to the end.
 struct AtOnce {
     admit: Mutex<Option<Admit>>,

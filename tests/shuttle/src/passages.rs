@@ -1,9 +1,14 @@
 //! Past the door: grants that see nothing of the admission's state, beside everybody who changes what
 //! they count.
 
-use admit::{Account, Admission, Amount, Ask, Charge, CountingGate};
-use shuttle::thread::{self, JoinHandle};
+use std::io;
 use std::sync::Arc;
+
+use admit::{
+    Account, Admission, Amount, Ask, Charge, CountingGate, Limits, MemoryGate, MemoryReading,
+    MemorySource, TokenBucket,
+};
+use shuttle::thread::{self, JoinHandle};
 use tokio::time::Instant;
 
 use crate::explore::{Ways, explore};
@@ -168,6 +173,38 @@ fn what_a_stopped_admission_gives_back_serves_who_waits_in_another() {
         let waiting = place.visit(&new);
         join([leaving, waiting]);
         is_over(&new, 1);
+        place.is_left();
+    });
+}
+
+/// Memory with room enough.
+struct Roomy;
+
+impl MemorySource for Roomy {
+    fn read(&self) -> io::Result<MemoryReading> {
+        Ok(MemoryReading::new(10, 100))
+    }
+}
+
+#[test]
+fn passages_with_tokens_and_memory_beside_who_waits_take_each_once() {
+    explore(|| {
+        let place = Place::new(1);
+        let bucket = TokenBucket::new("bucket", Limits::per_minute(10, 100)).unwrap();
+        let memory = MemoryGate::with_source(Roomy).unwrap();
+        let admission = Admission::builder().memory_gate(memory).start().unwrap();
+        let demand = place.demand().tokens(&bucket, 10);
+        drop(admission.try_admit(demand.clone()).expect("nobody is there"));
+        let held = admission.try_admit(demand.clone()).expect("nobody is there");
+        let threads = [
+            place.wait_for(admission.admit(demand.clone())),
+            place.wait_for(admission.admit(demand)),
+            drop_beside(held),
+        ];
+        join(threads);
+        assert_eq!(bucket.status().available_tokens, 60);
+        assert_eq!(bucket.status().available_requests, 6);
+        is_over(&admission, 4);
         place.is_left();
     });
 }
