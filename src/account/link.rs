@@ -38,12 +38,14 @@ pub(crate) struct Nature {
 
 /// An account is out of order for good: a settlement's `give` panicked in it.
 const QUARANTINED: u32 = 1;
-/// More than one admission has used the account.
+/// More than one admission has used the account, or one left that still holds some.
 const SHARED: u32 = 2;
 /// A take here has an effect that giving it back would not undo for others: survey before debit.
 const DELICATE: u32 = 4;
-/// Somebody who is no admission takes and gives here, or an admission left that still holds some.
+/// Somebody who is no admission takes and gives here.
 const ELSEWHERE: u32 = 8;
+/// Every passage that may not have seen that has ended.
+const ELSEWHERE_SEEN: u32 = 16;
 /// One who changes the account from outside every admission: a count, above the flags.
 const ONE_ELSEWHERE: u32 = 1 << 8;
 
@@ -211,10 +213,15 @@ impl AccountLink {
     }
 
     /// The same for good.
+    ///
+    /// Whoever finds it said already need not find that it was waited for, too: that is said apart,
+    /// and until then everybody waits.
     pub(crate) fn stay_elsewhere(&self) {
-        if self.flags.load(Ordering::Relaxed) & ELSEWHERE == 0 {
+        // Acquire: what was waited for there has happened before what comes here.
+        if self.flags.load(Ordering::Acquire) & ELSEWHERE_SEEN == 0 {
             self.flags.fetch_or(ELSEWHERE, Ordering::SeqCst);
             self.wait_for_passages();
+            self.flags.fetch_or(ELSEWHERE_SEEN, Ordering::Release);
         }
     }
 
@@ -327,10 +334,10 @@ impl AccountLink {
     }
 
     /// Takes an admission off the list. `holds` says that it may still give something back: then
-    /// the next that comes is not alone here.
+    /// the next that comes is not alone here, and is to be told of what comes back.
     pub(crate) fn detach(&self, admission: u64, holds: bool) {
         if holds {
-            self.flags.fetch_or(ELSEWHERE, Ordering::SeqCst);
+            self.flags.fetch_or(SHARED, Ordering::SeqCst);
         }
         let mut attached = self.attached.lock();
         attached.retain(|other| other.admission != admission);

@@ -150,9 +150,13 @@ impl Permits {
     /// Whether so many may be taken in the passage under way.
     #[inline]
     pub(crate) fn has_in_passage(&self, amount: Amount) -> bool {
-        let State { capacity, in_use } = State::unpack(self.word.load(Ordering::Relaxed));
-        u64::from(in_use) + u64::from(amount.requests) <= u64::from(capacity)
-            && self.link.may_be_passed()
+        // The link first: a resize that it does not show any more has been then, and is seen, and
+        // one that it does not show yet waits. The other way round, one that comes and goes between
+        // the two looks would have had us judge by the capacity before it.
+        self.link.may_be_passed() && {
+            let State { capacity, in_use } = State::unpack(self.word.load(Ordering::Relaxed));
+            u64::from(in_use) + u64::from(amount.requests) <= u64::from(capacity)
+        }
     }
 
     /// Takes so many, which were [there](Self::has_in_passage) in this very passage.
@@ -165,8 +169,8 @@ impl Permits {
     /// Whether so many may be given back in the passage under way.
     #[inline]
     pub(crate) fn holds_in_passage(&self, amount: Amount) -> bool {
-        State::unpack(self.word.load(Ordering::Relaxed)).in_use >= amount.requests
-            && self.link.may_be_passed()
+        self.link.may_be_passed()
+            && State::unpack(self.word.load(Ordering::Relaxed)).in_use >= amount.requests
     }
 
     /// Gives back so many, which were [held](Self::holds_in_passage) in this very passage.
@@ -185,5 +189,59 @@ impl fmt::Debug for Permits {
             .field("capacity", &capacity)
             .field("in_use", &in_use)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::Inbox;
+    use super::*;
+
+    const TIMES: u32 = if cfg!(miri) { 8 } else { 2_000 };
+
+    #[test]
+    fn strangers_and_resizes_beside_passages_lose_no_permit() {
+        let permits = Permits::new(AccountLink::new("gate").unwrap(), u32::MAX);
+        let inbox = Arc::new(Inbox::new(1));
+        permits.link.attach(&inbox);
+        inbox.door.open(0);
+        let one = Amount::permits(1);
+        let ask = Ask::new(1, one, Instant::now());
+        let (passed, taken) = thread::scope(|scope| {
+            let passing = scope.spawn(|| {
+                let mut passed = 0;
+                for _ in 0..TIMES {
+                    let Some(mut passage) = inbox.door.pass() else { continue };
+                    if permits.has_in_passage(one) {
+                        permits.take_in_passage(one);
+                        passage.came_in();
+                        passed += 1;
+                    }
+                }
+                passed
+            });
+            let resizing = scope.spawn(|| {
+                for less in 0..TIMES / 2 {
+                    permits.resize(u32::MAX - less);
+                }
+            });
+            let strangers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    (0..TIMES)
+                        .filter(|_| {
+                            permits.link.stay_elsewhere();
+                            permits.take(&ask).unwrap().is_some()
+                        })
+                        .count()
+                })
+            });
+            resizing.join().unwrap();
+            let taken: usize = strangers.into_iter().map(|thread| thread.join().unwrap()).sum();
+            (passing.join().unwrap(), taken)
+        });
+        assert_eq!(inbox.door.shut().map(|count| count.inside), Some(passed));
+        assert_eq!(permits.state().in_use as usize, passed + taken);
     }
 }

@@ -11,8 +11,8 @@ use super::taken::Taken;
 use crate::account::AccountId;
 use crate::demand::Demand;
 
-/// What the next in line is short of, by position and by account.
-type Short = SmallVec<[(u32, AccountId); 3]>;
+/// What the next in line is short of: by account, for equals may name theirs in another order.
+type Short = SmallVec<[AccountId; 4]>;
 
 /// The head of the line and who comes next, when what is released can go from hand to hand.
 pub(crate) struct HandOff {
@@ -47,7 +47,7 @@ impl Core {
             return None;
         }
         let mut short = Short::new();
-        for (entry, index) in list.entries.iter().zip(0..) {
+        for entry in &list.entries {
             let permits = entry.permits()?;
             let state = permits.state();
             if !permits.link.is_ours_alone() || state.in_use > state.capacity {
@@ -55,7 +55,7 @@ impl Core {
             }
             let room = state.capacity - state.in_use;
             if entry.amount().requests > room {
-                short.push((index, entry.id()));
+                short.push(entry.id());
             }
         }
         (!short.is_empty()).then_some(HandOff { head, next, short })
@@ -76,13 +76,14 @@ impl Core {
         self.line.lay(head, Outcome::Granted(Landing::new(waiter, Taken::at(now), now)));
         if let Some(look) = &mut self.index.head {
             look.key = next;
-            look.short = short.iter().map(|&(_, account)| account).collect();
+            look.short.clone_from(&short);
         }
         if let Some(waiter) = self.line.waiter_mut(next) {
-            for &(index, _) in &short {
-                let limit = Limit::Entry(index);
+            for &account in &short {
+                let Some(index) = waiter.demand.position(account) else { continue };
+                let limit = Limit::Entry(index as u32);
                 if waiter.held_since(limit).is_none() {
-                    waiter.demand.entries()[index as usize].link().count_waiting(true);
+                    waiter.demand.entries()[index].link().count_waiting(true);
                     waiter.hold(limit, now);
                 }
             }

@@ -166,6 +166,42 @@ async fn equals_do_not_hand_over_what_a_smaller_gate_has_no_room_for() {
     admission.check();
 }
 
+#[tokio::test(start_paused = true)]
+async fn equals_that_name_their_gates_in_another_order_wait_for_the_one_that_is_short() {
+    let admission = started();
+    let (x, y) = (gate(1), gate(5));
+    let held = admission.try_admit(permits(&x, 1).permits(&y, 1)).unwrap();
+    let mut line = [(); 2].map(|()| parked(&admission, permits(&y, 1).permits(&x, 1)));
+    settle().await;
+    tokio::time::advance(secs(1)).await;
+    let before = admission.counters().examined;
+    drop(held);
+    assert_eq!(admission.counters().examined, before, "it went from hand to hand");
+    assert_eq!((x.link().waiting(), y.link().waiting()), (1, 0));
+    let first = granted(&mut line[0]);
+    assert_eq!(&*first.wait_times()[0].account, "gate of 1");
+    drop(first);
+    let second = granted(&mut line[1]);
+    let waits: Vec<_> = second.wait_times().iter().map(|wait| &*wait.account).collect();
+    assert_eq!(waits, ["gate of 1"]);
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_stopped_admission_gives_back_lets_those_go_who_came_to_another_afterwards() {
+    let (old, new) = (started(), started());
+    let x = gate(1);
+    let held = old.try_admit(permits(&x, 1)).unwrap();
+    old.stop();
+    let mut waiting = parked(&new, permits(&x, 1));
+    settle().await;
+    drop(held);
+    settle().await;
+    drop(granted(&mut waiting));
+    assert_eq!(x.status().active, 0);
+    new.check();
+}
+
 /// Runs its job as it is woken, to the end.
 struct AtOnce {
     admit: Mutex<Option<Admit>>,

@@ -40,6 +40,7 @@ mod ends;
 mod explore;
 mod leaving;
 mod line;
+mod passages;
 mod place;
 mod settling;
 mod shared;
