@@ -6,6 +6,11 @@ use crate::sync::Mutex;
 use crate::upstream::UpstreamFailure;
 
 /// Which accounts have been told, so that none hears of one attempt twice.
+///
+/// A report is made under the lock that says so: a task of the job's that reports as the attempt ends
+/// comes before the end's own report, which then leaves its account out, or after it, when the account
+/// has been told already or the grant has settled. An account does no more under it than under its
+/// admission's.
 #[derive(Default)]
 pub(super) struct Reports {
     told: Mutex<Vec<AccountId>>,
@@ -19,20 +24,24 @@ impl Reports {
         account: &A,
         failure: &UpstreamFailure,
     ) -> bool {
+        let mut told = self.told.lock();
         let heard = grant.report_failure(account, failure);
         if heard {
-            self.told.lock().push(account.as_account().link().id());
+            told.push(account.as_account().link().id());
         }
+        drop(told);
         heard
     }
 
     /// The attempt succeeded: tells every account that was told nothing else.
     pub(super) fn success(&self, grant: &Grant) {
+        let told = self.told.lock();
         for entry in grant.demand().entries() {
-            if !self.has_told(entry.id()) {
+            if !told.contains(&entry.id()) {
                 grant.report_success(entry.account());
             }
         }
+        drop(told);
     }
 
     /// The attempt ended with the failure of an upstream: tells the account it names; where none is
@@ -41,15 +50,13 @@ impl Reports {
         let entries = grant.demand().entries();
         let is_named = |name: &str| name == failure.service;
         let any_named = entries.iter().any(|entry| is_named(entry.name()));
+        let told = self.told.lock();
         for entry in entries {
             let hears = if any_named { is_named(entry.name()) } else { !entry.comes_back() };
-            if hears && !self.has_told(entry.id()) {
+            if hears && !told.contains(&entry.id()) {
                 grant.report_failure(entry.account(), failure);
             }
         }
-    }
-
-    fn has_told(&self, account: AccountId) -> bool {
-        self.told.lock().contains(&account)
+        drop(told);
     }
 }
