@@ -8,12 +8,18 @@ use crate::upstream::UpstreamFailure;
 /// Which accounts have been told, so that none hears of one attempt twice.
 ///
 /// A report is made under the lock that says so: a task of the job's that reports as the attempt ends
-/// comes before the end's own report, which then leaves its account out, or after it, when the account
-/// has been told already or the grant has settled. An account does no more under it than under its
-/// admission's.
+/// comes before the end's own report, which then leaves its account out, or after it, and is not
+/// heard. An account does no more under it than under its admission's.
 #[derive(Default)]
 pub(super) struct Reports {
-    told: Mutex<Vec<AccountId>>,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    accounts: Vec<AccountId>,
+    /// The end's own report is made.
+    is_over: bool,
 }
 
 impl Reports {
@@ -25,9 +31,9 @@ impl Reports {
         failure: &UpstreamFailure,
     ) -> bool {
         let mut told = self.told.lock();
-        let heard = grant.report_failure(account, failure);
+        let heard = !told.is_over && grant.report_failure(account, failure);
         if heard {
-            told.push(account.as_account().link().id());
+            told.accounts.push(account.as_account().link().id());
         }
         drop(told);
         heard
@@ -35,9 +41,10 @@ impl Reports {
 
     /// The attempt succeeded: tells every account that was told nothing else.
     pub(super) fn success(&self, grant: &Grant) {
-        let told = self.told.lock();
+        let mut told = self.told.lock();
+        told.is_over = true;
         for entry in grant.demand().entries() {
-            if !told.contains(&entry.id()) {
+            if !told.accounts.contains(&entry.id()) {
                 grant.report_success(entry.account());
             }
         }
@@ -50,10 +57,11 @@ impl Reports {
         let entries = grant.demand().entries();
         let is_named = |name: &str| name == failure.service;
         let any_named = entries.iter().any(|entry| is_named(entry.name()));
-        let told = self.told.lock();
+        let mut told = self.told.lock();
+        told.is_over = true;
         for entry in entries {
             let hears = if any_named { is_named(entry.name()) } else { !entry.comes_back() };
-            if hears && !told.contains(&entry.id()) {
+            if hears && !told.accounts.contains(&entry.id()) {
                 grant.report_failure(entry.account(), failure);
             }
         }
