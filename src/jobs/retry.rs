@@ -84,7 +84,8 @@ impl RetryPolicy {
             if failure.kind == FailureKind::Overload { &self.overload } else { &self.usual };
         let span = range.end().saturating_sub(*range.start());
         let first = range.start().saturating_add(span.mul_f64(draw.clamp(0.0, 1.0 - f64::EPSILON)));
-        first.saturating_mul(attempt.min(self.max_multiplier)).min(self.max_wait)
+        // A job's own policy is not validated: one without a multiplier must not retry at once.
+        first.saturating_mul(attempt.min(self.max_multiplier.max(1))).min(self.max_wait)
     }
 }
 
@@ -136,6 +137,10 @@ mod tests {
         );
         let nothing = RetryPolicy { max_multiplier: 0, ..RetryPolicy::default() };
         assert_eq!(nothing.validate().unwrap_err().field, "max_multiplier");
+        // As a job's own, where nobody asks: the least is waited, and never nothing.
+        let failure = UpstreamFailure::status(429, "m", "");
+        assert_eq!(nothing.wait(&failure, 3, 0.0), secs(5));
+        assert_eq!(backwards.wait(&failure, 1, 0.9), secs(2));
     }
 
     #[test]
