@@ -179,6 +179,8 @@ pub struct Shortage {
     pub in_use: u64,
     /// The most that can be in use.
     pub capacity: u64,
+    /// The account's numbers in its own words, on one line; empty when it said nothing.
+    pub summary: String,
     /// When the clock alone would make it fit; `None` when only an event can.
     pub retry_at: Option<Instant>,
 }
@@ -216,12 +218,18 @@ impl Shortage {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { account, wanted, reserved_ahead, in_use, capacity, .. } = self;
+        let Self { account, wanted, reserved_ahead, in_use, capacity, summary, .. } = self;
         // Memory is asked for nothing, and so may anybody be who only has to stand behind a head.
         if wanted.is_none() {
-            write!(f, "`{account}` lets nobody go now ({in_use} of {capacity} in use")?;
+            write!(f, "`{account}` lets nobody go now (")?;
         } else {
-            write!(f, "`{account}` is short of {wanted} ({in_use} of {capacity} in use")?;
+            write!(f, "`{account}` is short of {wanted} (")?;
+        }
+        if summary.is_empty() {
+            write!(f, "{in_use} of {capacity} in use")?;
+        } else {
+            // An account of the host's own may say anything.
+            write!(f, "{}", OneLine(summary))?;
         }
         if !reserved_ahead.is_none() {
             write!(f, ", {reserved_ahead} set aside for the job ahead")?;
@@ -327,6 +335,7 @@ mod tests {
             reserved_ahead: Amount::permits(1),
             in_use: 3,
             capacity: 4,
+            summary: String::new(),
             retry_at,
         }
     }

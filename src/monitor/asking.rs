@@ -168,6 +168,7 @@ pub(crate) fn shortage(entry: &Entry, asking: Asking<'_>) -> Shortage {
         reserved_ahead: ask.reserved_ahead,
         in_use: AccountPanic::catch("in_use", || account.in_use(asking.now)).unwrap_or_default(),
         capacity: AccountPanic::catch("capacity", || account.capacity()).unwrap_or_default(),
+        summary: AccountPanic::catch("summary", || account.summary(asking.now)).unwrap_or_default(),
         retry_at: AccountPanic::catch("earliest_fit", || account.earliest_fit(&ask))
             .unwrap_or_default(),
     }

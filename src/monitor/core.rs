@@ -273,6 +273,7 @@ impl Core {
             reserved_ahead: crate::Amount::NONE,
             in_use: valve.in_use(),
             capacity: valve.capacity(),
+            summary: valve.summary(asking.now),
             retry_at: valve.earliest(self.turn, asking.now),
         });
         let entries = demand.entries();

@@ -67,8 +67,8 @@ async fn whoever_waits_too_long_is_told_of_once_with_who_holds_what() {
     sleep(secs(3_600)).await;
     assert_eq!(
         WARNINGS.take(),
-        ["job (2) has waited for 10.0 s: `render` is short of 1 permit (2 of 2 in use, fits when \
-          some is given back); `render` is held by job (1) (2 permits, for 15.0 s)"]
+        ["job (2) has waited for 10.0 s: `render` is short of 1 permit (2 of 2 permits in use, 0 \
+          available, fits when some is given back); `render` is held by job (1) (2 permits, for 15.0 s)"]
     );
     drop(held);
     drop(waiting.await.unwrap().unwrap());

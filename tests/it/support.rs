@@ -136,7 +136,8 @@ impl Account for Own {
     }
 
     fn summary(&self, _: Instant) -> String {
-        "as told".to_owned()
+        self.script("summary");
+        "3 of 7 oars,\nas told".to_owned()
     }
 
     fn replenishment(&self) -> Replenishment {

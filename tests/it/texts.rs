@@ -79,17 +79,44 @@ async fn what_would_wait_says_how_much_is_in_use_and_when_it_fits() {
     let held = admission.try_admit(both.clone()).unwrap();
     says(
         &tries(&admission, both.clone()),
-        "would have to wait: `http` is short of 2 permits (2 of 2 in use, fits when some is given \
-         back); `gpt-x` is short of 1 request of 600 tokens (600 of 600 in use, fits in 60.0 s)",
+        "would have to wait: `http` is short of 2 permits (2 of 2 permits in use, 0 available, fits \
+         when some is given back); `gpt-x` is short of 1 request of 600 tokens (9 of 10 requests and \
+         0 of 600 tokens a minute available, fits in 60.0 s)",
     );
     let _head = parked(&admission, both);
     drop(held);
     tokio::time::sleep(Duration::from_secs(1)).await;
     says(
         &tries(&admission, Demand::new().permit(&gate)),
-        "would have to wait: `http` is short of 1 permit (0 of 2 in use, 2 permits set aside for \
-         the job ahead, fits when some is given back)",
+        "would have to wait: `http` is short of 1 permit (0 of 2 permits in use, 2 available, \
+         2 permits set aside for the job ahead, fits when some is given back)",
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_bucket_is_short_of_is_told_in_the_unit_that_is_short() {
+    let (admission, bucket) = (started(), bucket());
+    let ten = (0..10).fold(Demand::new(), |demand, _| demand.tokens(&bucket, 2));
+    drop(admission.try_admit(ten).unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    says(
+        &tries(&admission, Demand::new().tokens(&bucket, 2)),
+        "would have to wait: `gpt-x` is short of 1 request of 2 tokens (0 of 10 requests and 590 of \
+         600 tokens a minute available, fits in 5.0 s)",
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_of_the_hosts_own_tells_its_numbers_on_one_line_or_is_told_by_ours() {
+    let (admission, own) = (started(), Own::new("boat"));
+    own.set(|script| script.names = Some(Duration::from_secs(5)));
+    let one = || tries(&admission, Demand::new().permit(&own));
+    says(
+        &one(),
+        "would have to wait: `boat` is short of 1 permit (3 of 7 oars, as told, fits in 5.0 s)",
+    );
+    own.set(|script| script.panics = Some("summary"));
+    says(&one(), "would have to wait: `boat` is short of 1 permit (3 of 7 in use, fits in 5.0 s)");
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,13 +129,13 @@ async fn a_time_out_says_how_long_it_waited_and_what_for() {
     };
     says(
         &within(0).await.unwrap_err(),
-        "not granted within 0ns: `gpt-x` is short of 1 request of 300 tokens (600 of 600 in use, \
-         fits in 30.0 s)",
+        "not granted within 0ns: `gpt-x` is short of 1 request of 300 tokens (9 of 10 requests and \
+         0 of 600 tokens a minute available, fits in 30.0 s)",
     );
     says(
         &within(10).await.unwrap_err(),
-        "not granted within 10s: `gpt-x` is short of 1 request of 300 tokens (500 of 600 in use, \
-         fits in 20.0 s)",
+        "not granted within 10s: `gpt-x` is short of 1 request of 300 tokens (10 of 10 requests and \
+         100 of 600 tokens a minute available, fits in 20.0 s)",
     );
 }
 
@@ -119,8 +146,8 @@ async fn memory_that_holds_somebody_is_named_with_its_bytes() {
     let error = tries(&admission, Demand::new().permit(&gate(1)));
     says(
         &error,
-        "would have to wait: `memory` lets nobody go now (960000000 of 1000000000 in use, asked \
-         again in 2.0 s)",
+        "would have to wait: `memory` lets nobody go now (CRITICAL: 96.0 % used (915.5 MiB of \
+         953.7 MiB), floor 96.0 %, 0 held, pace 30000 ms, growth penalty 1.0, asked again in 2.0 s)",
     );
 }
 
