@@ -247,6 +247,13 @@ impl AccountLink {
         }
     }
 
+    /// Tells every admission there is that something came back here.
+    ///
+    /// For one that stopped: it is attached no more, and need not have left word that it shares.
+    pub(crate) fn tell_everybody(&self) {
+        self.tell(Marks::GREW, None);
+    }
+
     fn tell(&self, marks: Marks, except: Option<u64>) {
         let mut attached = self.attached.lock();
         attached.retain(|attachment| match attachment.inbox.upgrade() {

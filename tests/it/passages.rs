@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+use std::time::Duration;
 
 use admit::{
-    Account, Admission, Admit, AdmitError, Amount, Ask, Charge, CountingGate, Demand, TryAdmitError,
+    Account, Admission, Admit, AdmitError, Amount, Ask, Charge, CountingGate, Demand, Limits,
+    TokenBucket, TryAdmitError,
 };
 use tokio::time::Instant;
 use tokio_test::task::spawn;
@@ -199,6 +201,23 @@ async fn what_a_stopped_admission_gives_back_lets_those_go_who_came_to_another_a
     settle().await;
     drop(granted(&mut waiting));
     assert_eq!(x.status().active, 0);
+    new.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_correction_after_a_stop_lets_those_go_who_came_to_another_admission_afterwards() {
+    let (old, new) = (started(), started());
+    let bucket = TokenBucket::new("gpt-x", Limits::per_minute(10, 600)).unwrap();
+    let grant = old.try_admit(Demand::new().tokens(&bucket, 600)).unwrap();
+    grant.release();
+    old.stop();
+    let mut waiting = parked(&new, Demand::new().tokens(&bucket, 500));
+    settle().await;
+    let before = Instant::now();
+    assert!(grant.reconcile(&bucket, 100));
+    settle().await;
+    drop(granted(&mut waiting));
+    assert_eq!(before.elapsed(), Duration::ZERO);
     new.check();
 }
 
