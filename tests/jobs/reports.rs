@@ -193,3 +193,44 @@ async fn what_was_killed_between_grant_and_start_is_given_back_whole() {
     assert_eq!(world.log.text(), "a.acquire time.give time.settled(unreported)");
     assert_eq!(time.in_use(Instant::now()), 0);
 }
+
+/// A task of the job's that outlives it, and reports while the runner ends the attempt.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_comes_after_the_ends_own_is_not_heard() {
+    let late = UpstreamFailure::status(429, "time", "");
+    for (outcome, comes_at, expected) in [
+        (Ok(()), "a.close", "time.success"),
+        (Err(late.clone()), "a.rollback", "time.failure(time)"),
+    ] {
+        let world = World::with(|builder| builder.retries(admit::RetryPolicy::none()));
+        let time = Listener::new("time", Replenishment::Time, &world.log);
+        let other = Listener::new("other", Replenishment::Time, &world.log);
+        let (heard, ended) = tokio::sync::oneshot::channel();
+        let heard = Mutex::new(Some(heard));
+        let job = async |resources: admit::Resources| {
+            let (heard, log) = (heard.lock().unwrap().take().unwrap(), world.log.clone());
+            let (late, time, other) = (late.clone(), Arc::clone(&time), Arc::clone(&other));
+            tokio::spawn(async move {
+                while !log.text().ends_with(comes_at) {
+                    tokio::task::yield_now().await;
+                }
+                let told = [&time, &other].map(|account| resources.report_failure(account, &late));
+                heard.send(told).unwrap();
+            });
+            outcome.clone()
+        };
+        let requirements = admit::Requirements::new()
+            .permit(&time)
+            .permit(&other)
+            .database(&world.databases[0])
+            .transactional();
+        let _ = world.runner.run(requirements, job).await;
+        assert_eq!(ended.await.unwrap(), [false, false], "after {expected}");
+        let text = world.log.text();
+        let reports: Vec<_> = text
+            .split(' ')
+            .filter(|line| line.starts_with("time.s") || line.starts_with("time.f"))
+            .collect();
+        assert_eq!(reports, [expected, "time.settled"], "{text}");
+    }
+}
