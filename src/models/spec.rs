@@ -120,6 +120,11 @@ impl ModelSpec {
             }
             _ => {}
         }
+        self.validate_prices()
+    }
+
+    /// Whether its prices are such: what a registry does not look at when it makes the account.
+    pub(crate) fn validate_prices(&self) -> Result<(), ConfigError> {
         self.prices.as_ref().map_or(Ok(()), Prices::validate)
     }
 }
