@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::thread::panicking;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -165,19 +166,36 @@ impl Called {
         let Self { parts, requirements, stop, retries } = self;
         let mut record = JobRecord::new(requirements.job());
         let span = span_of(&record.job);
+        let mut outcome = Outcome { span: &span, record: &mut record, word: None };
         let result = match Handle::try_current() {
             Ok(runtime) => {
                 let retries = retries.as_ref();
                 parts
-                    .run(requirements, retries, stop, runtime, &mut job, &mut record)
+                    .run(requirements, retries, stop, runtime, &mut job, outcome.record)
                     .instrument(span.clone())
                     .await
             }
             Err(_) => Err(RunError::NoRuntime),
         };
-        span.record("attempts", record.attempts);
-        span.record("outcome", result.as_ref().map_or_else(RunError::word, |_| "done"));
+        outcome.word = Some(result.as_ref().map_or_else(RunError::word, |_| "done"));
+        drop(outcome);
         Finished { result, record }
+    }
+}
+
+/// What a run came to, for its span: told as it is dropped, since not every run comes to an answer.
+struct Outcome<'a> {
+    span: &'a Span,
+    record: &'a mut JobRecord,
+    /// The answer in a word.
+    word: Option<&'static str>,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        let unanswered = || if panicking() { "panicked" } else { "dropped" };
+        self.span.record("attempts", self.record.attempts);
+        self.span.record("outcome", self.word.unwrap_or_else(unanswered));
     }
 }
 

@@ -27,3 +27,13 @@ pub(super) struct PlannedCall {
     pub(super) account: Arc<dyn Account>,
     pub(super) reserved: Usage,
 }
+
+impl Plan {
+    /// What a call's account is charged where the call used so much: what the job takes of the same
+    /// account beside its calls stays as it is.
+    pub(super) fn charge(&self, call: usize, used: Usage) -> u64 {
+        let PlannedCall { account, reserved, .. } = &self.calls[call];
+        let demanded = self.demand.amount_on(account.link().id()).units;
+        used.total().saturating_add(demanded.saturating_sub(reserved.total()))
+    }
+}

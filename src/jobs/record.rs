@@ -51,8 +51,9 @@ impl JobRecord {
     }
 
     pub(super) fn spent(&mut self, cost: &Cost) {
-        for money in cost.iter() {
-            self.cost.add(money);
+        // The sums and not their amounts, which round what has more digits than a decimal.
+        for (currency, sum) in cost.sums() {
+            self.cost.add_sum(currency, sum);
         }
     }
 }

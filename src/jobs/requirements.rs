@@ -11,7 +11,7 @@ use crate::db::{AnyProvider, DbProvider};
 use crate::demand::Demand;
 use crate::error::{AccountPanic, AdmitError};
 use crate::limits::HttpGate;
-use crate::models::{Accounts, ModelSpec, Usage};
+use crate::models::{Accounts, ModelSpec, RegistryError, Usage};
 use crate::sync::Arc;
 
 /// Everything a job needs, as it would say it: calls of models, HTTP, limits of its own, databases.
@@ -145,6 +145,11 @@ impl Requirements {
         let mut demand = Demand::new();
         let mut calls = Vec::with_capacity(self.calls.len());
         for Call { model, calls: times, reserved } in self.calls {
+            // The registry reads no prices, and one below zero would make room under a cap.
+            model.validate_prices().map_err(|source| {
+                let model = model.id.clone();
+                RegistryError::Spec { model, source }
+            })?;
             let account = accounts.account(&model)?;
             let amount = match model.max_concurrent {
                 Some(_) => Amount::permits(times),

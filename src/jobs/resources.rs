@@ -90,7 +90,7 @@ impl Resources {
         // A task of the job's may record at the same time: the account must end at the sum of both,
         // whichever of us reaches it last. So whoever has told it looks whether there is more by now.
         loop {
-            grant.reconcile(&plan.calls[call].account, sum.total());
+            grant.reconcile(&plan.calls[call].account, plan.charge(call, sum));
             let now = meter.sum(call);
             if now == sum {
                 return Ok(cost);

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::job_error::JobError;
 use super::spend::SpendRefusal;
 use crate::db::{DbVerb, ProviderError};
@@ -112,6 +114,18 @@ impl<E> RunError<E> {
             Self::Job(error)
             | Self::Exhausted { failure: error, .. }
             | Self::TimedOut { cause: Some(TimeoutCause::Failure(error)), .. } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// When it is worth running it again, where its limits know: see
+    /// [`AdmitError::retry_at`](crate::AdmitError::retry_at).
+    pub fn retry_at(&self) -> Option<Instant> {
+        match self {
+            Self::Admit(error)
+            | Self::TimedOut { cause: Some(TimeoutCause::Admission(error)), .. } => {
+                error.retry_at()
+            }
             _ => None,
         }
     }

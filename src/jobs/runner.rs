@@ -37,7 +37,7 @@ use crate::sync::{Arc, Mutex};
 /// # Tracing
 ///
 /// Each run is a span `admit.job` at level info, with the fields `id`, `name` and `workflow` of its
-/// job, and at its end `attempts` and `outcome`. Each wait for its limits is a span `admit.wait`
+/// job, and at its end, whichever that is, `attempts` and `outcome`. Each wait for its limits is a span `admit.wait`
 /// within it, at level debug, with the field `attempt`. Clean-up that failed is logged at warn, a
 /// retry at debug; nothing is logged of a run that goes well.
 ///

@@ -107,11 +107,13 @@ impl Tenure {
 impl Drop for Tenure {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // A session's drop may want the runtime it lives on, and we may be anywhere.
-        let _inside = self.runtime.enter();
         if held.has_started() {
             self.settle_bill(Unrecorded::AsReserved);
         }
+        // A session's drop may want the runtime it lives on, and we may be anywhere: even where a
+        // thread ends, and has none to enter any more.
+        let has_gone = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
+        let _inside = (!has_gone).then(|| self.runtime.enter());
         if !held.is_without_sessions() {
             // On a runtime that has shut down the task is dropped here and now, which aborts.
             self.runtime.spawn(held.close_and_settle().in_current_span());

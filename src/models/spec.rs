@@ -120,6 +120,11 @@ impl ModelSpec {
             }
             _ => {}
         }
+        self.validate_prices()
+    }
+
+    /// Whether its prices are such: what a registry does not look at when it makes the account.
+    pub(crate) fn validate_prices(&self) -> Result<(), ConfigError> {
         self.prices.as_ref().map_or(Ok(()), Prices::validate)
     }
 }
@@ -244,8 +249,9 @@ fn millionth(price: Decimal, multiplier: Decimal, tokens: u64) -> Decimal {
     if price.is_zero() || multiplier.is_zero() || tokens.is_zero() {
         return Decimal::ZERO;
     }
-    // Last, the millionth costs no digit; first, it makes room where the product would overflow.
-    product([price, multiplier, tokens, MILLIONTH])
+    // The tokens early and the millionth last, no digit is lost that the result has; the millionth
+    // first makes room where the product would overflow.
+    product([price, tokens, multiplier, MILLIONTH])
         .or_else(|| product([MILLIONTH, price, multiplier, tokens]))
         .unwrap_or_else(|| {
             let negative = price.is_sign_negative() != multiplier.is_sign_negative();
@@ -274,6 +280,19 @@ mod tests {
         let long = Prices::per_million(decimal("0.1234567890123456789"), Decimal::ZERO);
         let exact = decimal("0.0000001234567890123456789");
         assert_eq!(long.cost(Usage::new(1, 9)), Money::usd(exact));
+    }
+
+    #[test]
+    fn a_cost_that_has_few_places_is_exact_whatever_it_is_made_of() {
+        // A million tokens cost their price, to its last digit.
+        let long = decimal("0.1234567890123456789012345678");
+        let prices = Prices::per_million(long, Decimal::ZERO);
+        assert_eq!(prices.cost(Usage::new(1_000_000, 0)).amount, long);
+        // A price times its multiplier may have more places than a decimal has.
+        let prices = Prices::per_million(decimal("0.0000000000000000001"), Decimal::ZERO)
+            .with_cache(decimal("0.0000000001"), decimal("0.0000000003"));
+        let cost = prices.cost(Usage::default().with_cache(10_000_000_000, 10_000_000_000));
+        assert_eq!(cost.amount, decimal("0.0000000000000000000000004"));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::{Currency, Money, Sum};
 /// between them: so a cost has an amount for each, in the order in which they were first added.
 ///
 /// Sums are exact: a thousand times 0.001 is 1. What is more than [`Decimal::MAX`](crate::Decimal)
-/// is shown as that. Two costs are equal when they are the same amount in every currency, in
+/// is shown as that, and what has more digits than a decimal is shown rounded; as data it travels as
+/// it is shown. Two costs are equal when they are the same amount in every currency, in
 /// whatever order, and one that is not there counts as zero.
 ///
 /// # Examples

@@ -1,5 +1,6 @@
 //! Attacks on the runner: each test is named for what would go wrong.
 
+mod bills;
 mod extremes;
 mod guarded;
 mod guards;

@@ -152,10 +152,14 @@ async fn a_refusal_comes_before_any_waiting_and_takes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_without_models_is_not_shown_to_the_gates() {
-    let (_ledger, world) = capped("0");
+    let ledger = SpendLedger::new();
+    ledger.set_cap("w", usd("0")).unwrap();
+    let witness = Arc::new(Witness::default());
+    let world = World::with(|builder| builder.spend_gate(&witness).spend_gate(&ledger));
     let job = JobInfo::new("1", "j").in_workflow("w");
     let requirements = Requirements::new().permit(&world.own).for_job(job);
     world.runner.run(requirements, async |_| Ok::<_, String>(())).await.unwrap();
+    assert!(witness.seen().is_empty(), "{:?}", witness.seen());
     let refused = world.runner.run(one_call(&dollar_model()), async |_| Ok::<_, String>(())).await;
     assert!(refused.unwrap_err().is_spend_refusal());
 }
@@ -251,6 +255,21 @@ async fn a_later_gate_that_refuses_leaves_nothing_with_an_earlier_one() {
     assert_eq!(first.seen(), ["1: 0.001000 USD", "taken back"]);
     assert_eq!(last.seen(), ["1: 0.001000 USD"]);
     assert!(ledger.committed("w").is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_gate_is_told_what_the_job_cost() {
+    let gates = [Arc::new(Witness::default()), Arc::new(Witness::default())];
+    let world = World::with(|builder| builder.spend_gate(&gates[0]).spend_gate(&gates[1]));
+    let model = dollar_model();
+    let job = async |resources: Resources| {
+        resources.record_usage(&model, Usage::new(100, 50)).unwrap();
+        Ok::<_, String>(())
+    };
+    world.runner.run(one_call(&model), job).await.unwrap();
+    for gate in gates {
+        assert_eq!(gate.seen(), ["1: 0.001000 USD", "settled: 0.000150 USD"]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

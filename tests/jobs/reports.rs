@@ -2,89 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use admit::{
-    Account, AccountLink, Amount, Ask, Category, Charge, Refusal, Replenishment, RunError,
-    UpstreamFailure,
-};
+use admit::{Account, Replenishment, RunError, UpstreamFailure};
 use tokio::time::Instant;
 
-use crate::support::{Log, World};
-
-/// An account without limit that writes down what it hears.
-struct Listener {
-    link: AccountLink,
-    replenishment: Replenishment,
-    log: Log,
-    held: Mutex<u64>,
-}
-
-impl Listener {
-    fn new(name: &str, replenishment: Replenishment, log: &Log) -> Arc<Self> {
-        let (link, log) = (AccountLink::new(name).unwrap(), log.clone());
-        Arc::new(Self { link, replenishment, log, held: Mutex::new(0) })
-    }
-
-    fn heard(&self, what: &str) {
-        self.log.write(format!("{}.{what}", self.link.name()));
-    }
-}
-
-impl Account for Listener {
-    fn link(&self) -> &AccountLink {
-        &self.link
-    }
-
-    fn category(&self) -> Category {
-        Category::Other("listener".into())
-    }
-
-    fn capacity(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn in_use(&self, _: Instant) -> u64 {
-        *self.held.lock().unwrap()
-    }
-
-    fn summary(&self, now: Instant) -> String {
-        format!("{} in use", self.in_use(now))
-    }
-
-    fn replenishment(&self) -> Replenishment {
-        self.replenishment
-    }
-
-    fn fits(&self, _: &Ask) -> Result<bool, Refusal> {
-        Ok(true)
-    }
-
-    fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
-        *self.held.lock().unwrap() += ask.mine.units;
-        Ok(Some(ask.now))
-    }
-
-    fn give(&self, charge: &Charge, _: Instant) -> Amount {
-        self.heard("give");
-        *self.held.lock().unwrap() -= charge.amount.units;
-        charge.amount
-    }
-
-    fn earliest_fit(&self, _: &Ask) -> Option<Instant> {
-        None
-    }
-
-    fn on_success(&self, _: &Charge, _: Instant) {
-        self.heard("success");
-    }
-
-    fn on_upstream_failure(&self, failure: &UpstreamFailure, _: &Charge, _: Instant) {
-        self.heard(&format!("failure({})", failure.service));
-    }
-
-    fn settled(&self, _: &Charge, reported: bool, _: Instant) {
-        self.heard(if reported { "settled" } else { "settled(unreported)" });
-    }
-}
+use crate::listener::Listener;
+use crate::support::World;
 
 /// Runs a transactional job on one database, a permit and a time account, and answers what was heard.
 async fn heard(outcome: Result<(), UpstreamFailure>) -> String {
@@ -192,4 +114,45 @@ async fn what_was_killed_between_grant_and_start_is_given_back_whole() {
     assert!(matches!(ran, Err(RunError::Provider(_))));
     assert_eq!(world.log.text(), "a.acquire time.give time.settled(unreported)");
     assert_eq!(time.in_use(Instant::now()), 0);
+}
+
+/// A task of the job's that outlives it, and reports while the runner ends the attempt.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_comes_after_the_ends_own_is_not_heard() {
+    let late = UpstreamFailure::status(429, "time", "");
+    for (outcome, comes_at, expected) in [
+        (Ok(()), "a.close", "time.success"),
+        (Err(late.clone()), "a.rollback", "time.failure(time)"),
+    ] {
+        let world = World::with(|builder| builder.retries(admit::RetryPolicy::none()));
+        let time = Listener::new("time", Replenishment::Time, &world.log);
+        let other = Listener::new("other", Replenishment::Time, &world.log);
+        let (heard, ended) = tokio::sync::oneshot::channel();
+        let heard = Mutex::new(Some(heard));
+        let job = async |resources: admit::Resources| {
+            let (heard, log) = (heard.lock().unwrap().take().unwrap(), world.log.clone());
+            let (late, time, other) = (late.clone(), Arc::clone(&time), Arc::clone(&other));
+            tokio::spawn(async move {
+                while !log.text().ends_with(comes_at) {
+                    tokio::task::yield_now().await;
+                }
+                let told = [&time, &other].map(|account| resources.report_failure(account, &late));
+                heard.send(told).unwrap();
+            });
+            outcome.clone()
+        };
+        let requirements = admit::Requirements::new()
+            .permit(&time)
+            .permit(&other)
+            .database(&world.databases[0])
+            .transactional();
+        let _ = world.runner.run(requirements, job).await;
+        assert_eq!(ended.await.unwrap(), [false, false], "after {expected}");
+        let text = world.log.text();
+        let reports: Vec<_> = text
+            .split(' ')
+            .filter(|line| line.starts_with("time.s") || line.starts_with("time.f"))
+            .collect();
+        assert_eq!(reports, [expected, "time.settled"], "{text}");
+    }
 }

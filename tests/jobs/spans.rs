@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
+use std::panic::AssertUnwindSafe;
 use std::sync::Once;
 
 use admit::{DbVerb, Demand, JobInfo, UpstreamFailure};
+use futures::FutureExt;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
@@ -150,4 +152,25 @@ async fn a_clean_up_that_fails_is_a_warning_in_its_jobs_span() {
         let lines = lines.await;
         assert_eq!(lines.iter().filter(|line| **line == warning).count(), 1, "{lines:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_or_panics_says_so_in_its_span() {
+    let lines = traced(async {
+        let world = World::new();
+        let forever = async |_| std::future::pending::<Result<(), String>>().await;
+        let dropped = world.runner.run(world.everything(), forever);
+        let limit = std::time::Duration::from_secs(1);
+        assert!(tokio::time::timeout(limit, dropped).await.is_err());
+        world.settled().await;
+        let panics = async |_| -> Result<(), String> { std::panic::resume_unwind(Box::new("")) };
+        let panicked = AssertUnwindSafe(world.runner.run(world.everything(), panics));
+        assert!(panicked.catch_unwind().await.is_err());
+        world.settled().await;
+    });
+    let jobs: Vec<_> =
+        lines.await.into_iter().filter(|line| line.starts_with("admit.job")).collect();
+    assert_eq!(jobs.len(), 2, "{jobs:?}");
+    assert!(jobs[0].contains("attempts=1") && jobs[0].contains("outcome=\"dropped\""), "{jobs:?}");
+    assert!(jobs[1].contains("attempts=1") && jobs[1].contains("outcome=\"panicked\""), "{jobs:?}");
 }

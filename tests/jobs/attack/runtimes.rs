@@ -1,13 +1,17 @@
 //! Runtimes that go, that lack a part, or are not the run's own.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use admit::{Account, JobError, Requirements, Resources, RunError, Usage};
+use admit::{
+    Account, Decimal, JobError, JobInfo, Prices, Requirements, Resources, RunError, SpendLedger,
+    Usage,
+};
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, yield_now};
 use tokio::time::{Instant, sleep};
@@ -162,4 +166,39 @@ async fn resources_left_over_keep_nothing_of_an_admission_that_is_gone() {
     assert_eq!(own.in_use(Instant::now()), 0);
     assert!(!left.release_one(&own) && left.get(&databases[0]).is_err());
     assert!(left.record_usage(&model, Usage::new(9, 9)).is_err());
+}
+
+thread_local! {
+    /// Goes after the runtime's own of this thread, if it is used before it.
+    static LEFT: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_run_that_goes_with_its_thread_costs_what_it_reserved_and_returns_its_permits() {
+    let ledger = SpendLedger::new();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let world = runtime.block_on(async { World::with(|builder| builder.spend_gate(&ledger)) });
+    let prices = Prices::per_million(Decimal::ONE, Decimal::ONE);
+    let requirements = Requirements::new()
+        .call(&world.model.clone().with_prices(prices), Usage::new(600, 400))
+        .permit(&world.own)
+        .database(&world.databases[0])
+        .for_job(JobInfo::new("1", "j").in_workflow("w"));
+    let run = world.runner.run(requirements, |_| pending::<Result<(), String>>());
+    let (handle, log) = (runtime.handle().clone(), world.log.clone());
+    let thread = std::thread::spawn(move || {
+        LEFT.with_borrow_mut(|left| assert!(left.is_none()));
+        let mut run: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async { drop(run.await) });
+        handle.block_on(async {
+            for _ in 0..9 {
+                poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_ready())).await;
+            }
+            assert_eq!(log.text(), "a.acquire");
+        });
+        LEFT.set(Some(run));
+    });
+    thread.join().unwrap();
+    runtime.block_on(world.settled());
+    assert!(ledger.committed("w").is_zero());
+    assert_eq!(ledger.spent("w").to_string(), "0.001000 USD");
 }

@@ -2,18 +2,20 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Arc, Mutex as StdMutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex as StdMutex};
 use std::task::Poll;
 
 use admit::{
     Account, Accounts, Admission, BoxError, Decimal, HttpGate, JobInfo, JobRunner, ModelSpec,
-    Money, Prices, Requirements, Resources, SpendLedger, Usage,
+    Money, Prices, Replenishment, Requirements, Resources, SpendLedger, UpstreamFailure, Usage,
 };
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::guarded::Guarded;
+use crate::listener::Listener;
 use crate::support::World;
 
 /// Many runs on many threads, each cut at another poll, with tasks that record beside them.
@@ -114,4 +116,48 @@ fn tasks_that_record_at_one_moment_leave_the_bucket_at_their_sum() {
         }
         world.settled().await;
     });
+}
+
+/// The same of two threads that meet before each record, while a third keeps the grant busy. The clock
+/// stands: they are in a runtime in which nothing waits.
+#[tokio::test(start_paused = true)]
+async fn threads_that_meet_and_record_leave_the_bucket_at_their_sum() {
+    const ROUNDS: u64 = 20_000;
+    let world = World::new();
+    let model = ModelSpec::new("m", 2 * ROUNDS);
+    let bucket = world.accounts.bucket(&model).unwrap();
+    let busy = Listener::new("busy", Replenishment::Time, &world.log);
+    let runtime = Handle::current();
+    let job = async |resources: Resources| {
+        let (meet, is_over) = (Barrier::new(2), AtomicBool::new(false));
+        let record = || {
+            let _inside = runtime.enter();
+            let is_off = |round: &u64| {
+                meet.wait();
+                resources.record_usage(&model, Usage::new(1, 0)).unwrap();
+                meet.wait();
+                bucket.in_use(Instant::now()) != round * 2
+            };
+            (1..=ROUNDS).filter(is_off).count()
+        };
+        let report = || {
+            let _inside = runtime.enter();
+            let failure = UpstreamFailure::status(500, "busy", "");
+            while !is_over.load(Ordering::Acquire) {
+                resources.report_failure(&busy, &failure);
+            }
+        };
+        let off = std::thread::scope(|threads| {
+            threads.spawn(report);
+            let off = [threads.spawn(record), threads.spawn(record)];
+            let off = off.map(|thread| thread.join());
+            is_over.store(true, Ordering::Release);
+            off.map(Result::unwrap)
+        });
+        Ok::<_, String>(off)
+    };
+    let requirements = Requirements::new().call(&model, Usage::new(500, 0)).permit(&busy);
+    let off = world.runner.run(requirements, job).await.unwrap();
+    assert_eq!(off, [0, 0], "of {ROUNDS} rounds");
+    world.settled().await;
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admit::{
-    DbProvider, DbVerb, Money, Requirements, Resources, RetryPolicy, RunError, SpendRefusal,
-    TimeoutCause, UpstreamFailure,
+    DbProvider, DbVerb, ElasticWindow, Money, Requirements, Resources, RetryPolicy, RunError,
+    SpendRefusal, TimeoutCause, UpstreamFailure, Usage,
 };
 
 use super::secs;
@@ -79,4 +79,26 @@ async fn a_run_out_of_time_without_databases_does_not_speak_of_any() {
     let run = world.runner.job(Requirements::new()).within(Duration::ZERO);
     let text = run.run(async |_| Ok::<_, String>(())).await.unwrap_err().to_string();
     assert_eq!(text, "not done within 0ns: its time ran out before its work began");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_not_granted_says_when_it_would_be() {
+    let world = World::new();
+    let start = tokio::time::Instant::now();
+    let all = || Requirements::new().call(&world.model, Usage::new(60_000, 0));
+    world.runner.run(all(), async |_| Ok::<_, String>(())).await.unwrap();
+    let late = world.runner.job(all()).within(secs(20)).run(async |_| Ok::<_, String>(())).await;
+    assert_eq!(late.unwrap_err().retry_at(), Some(start + secs(60)));
+
+    let window = ElasticWindow::builder("maps").max(10).per(secs(1)).max_throttle(0.0);
+    let window = window.build().unwrap();
+    for _ in 0..3 {
+        window.record_429();
+    }
+    let blocked = Requirements::new().permit(&window);
+    let error = world.runner.run(blocked, async |_| Ok::<_, String>(())).await.unwrap_err();
+    assert!(matches!(error, RunError::Admit(_)) && error.is_retryable(), "{error}");
+    assert_eq!(error.retry_at(), Some(start + secs(20 + 30)));
+    let own = world.runner.run(world.everything(), async |_| Err::<(), _>("own".to_owned()));
+    assert_eq!(own.await.unwrap_err().retry_at(), None);
 }
