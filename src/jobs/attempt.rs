@@ -135,19 +135,28 @@ impl Attempts<'_> {
 
     /// Takes every provider's handle, and opens the transactions.
     async fn make_ready<E>(&self, tenure: &mut Tenure) -> Result<(), RunError<E>> {
-        let stopped = |stopped: Stopped| stopped.error(RunStage::Databases, None);
+        let stage = RunStage::Databases;
+        let at = |database: &Arc<str>, verb| {
+            Some(TimeoutCause::Database { database: Arc::clone(database), verb })
+        };
         for provider in &self.plan.providers {
             let acquire = provider.acquire(self.plan.is_read_only);
             let acquire = bounded(&**provider, DbVerb::Acquire, acquire);
-            let handle = self.stop.unless(acquire).await.map_err(stopped)?;
+            let handle = self.stop.unless(acquire).await;
+            let handle =
+                handle.map_err(|over| over.error(stage, at(provider.name(), DbVerb::Acquire)))?;
             tenure.held().acquired(provider, handle.map_err(RunError::Provider)?);
         }
         if self.plan.is_transactional {
-            let begun = self.stop.unless(tenure.held().begin()).await.map_err(stopped)?;
+            let begun = self.stop.unless(tenure.held().begin()).await;
+            let begun = begun.map_err(|over| {
+                let last = tenure.held().last_begun();
+                over.error(stage, last.and_then(|database| at(database, DbVerb::Begin)))
+            })?;
             begun.map_err(RunError::Provider)?;
         }
         // What came while nothing had to be waited for.
-        self.stop.now().map_or(Ok(()), |over| Err(stopped(over)))
+        self.stop.now().map_or(Ok(()), |over| Err(over.error(stage, None)))
     }
 
     /// Polls the job's future to its end, or drops it. Its destructor has run when this returns.

@@ -76,6 +76,12 @@ impl Held {
         Ok(())
     }
 
+    /// The database whose transaction was opened last, or is being opened.
+    pub(super) fn last_begun(&self) -> Option<&Arc<str>> {
+        let begun = self.open.iter().rev().find(|open| open.in_transaction);
+        begun.map(|open| open.provider.name())
+    }
+
     /// Commits each transaction and waits for its completion, in order; the names of those done are
     /// added to `durable` one by one.
     pub(super) async fn commit(

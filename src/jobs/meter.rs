@@ -47,23 +47,38 @@ pub(super) struct Meter {
 
 struct State {
     /// In the plan's order.
-    used: Vec<Option<Usage>>,
+    used: Vec<Used>,
     has_ended: bool,
+}
+
+/// What the calls of one model have used, as far as it is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Used {
+    pub(super) sum: Usage,
+    /// How many usages that is.
+    pub(super) recorded: usize,
+}
+
+impl Used {
+    /// The sum of it and of what is taken to be used besides.
+    pub(super) const fn with(self, outstanding: Usage) -> Usage {
+        self.sum.plus(outstanding)
+    }
 }
 
 /// One usage, recorded.
 pub(super) struct Recorded {
-    /// Which call of the plan it is of.
+    /// Which model of the plan it is of.
     pub(super) call: usize,
-    /// What that call has used in all.
-    pub(super) sum: Usage,
+    /// What that model's calls have used in all.
+    pub(super) used: Used,
     /// What this usage costs.
     pub(super) cost: Option<Money>,
 }
 
 impl Meter {
     pub(super) fn new(plan: &Plan) -> Self {
-        let state = State { used: vec![None; plan.calls.len()], has_ended: false };
+        let state = State { used: vec![Used::default(); plan.calls.len()], has_ended: false };
         Self { state: Mutex::new(state) }
     }
 
@@ -78,26 +93,26 @@ impl Meter {
             let calls = plan.calls.iter().map(|call| call.model.id.as_str().into()).collect();
             return Err(UsageError::NotRequired { model: model.id.clone(), calls });
         };
-        let sum = self.add(call, usage);
-        let sum = sum.ok_or_else(|| UsageError::Ended { model: model.id.clone() })?;
+        let used = self.add(call, usage);
+        let used = used.ok_or_else(|| UsageError::Ended { model: model.id.clone() })?;
         let cost = Priced::of(&plan.calls[call].model, usage).cost;
-        Ok(Recorded { call, sum, cost })
+        Ok(Recorded { call, used, cost })
     }
 
-    /// What a call has used in all, with this added; `None` once the attempt has ended.
-    fn add(&self, call: usize, usage: Usage) -> Option<Usage> {
+    /// What a model's calls have used in all, with this added; `None` once the attempt has ended.
+    fn add(&self, call: usize, usage: Usage) -> Option<Used> {
         let State { used, has_ended } = &mut *self.state.lock();
         if *has_ended {
             return None;
         }
-        let sum = used[call].unwrap_or_default().plus(usage);
-        used[call] = Some(sum);
-        Some(sum)
+        let Used { sum, recorded } = used[call];
+        used[call] = Used { sum: sum.plus(usage), recorded: recorded.saturating_add(1) };
+        Some(used[call])
     }
 
-    /// What a call has used in all.
-    pub(super) fn sum(&self, call: usize) -> Usage {
-        self.state.lock().used[call].unwrap_or_default()
+    /// What a model's calls have used in all.
+    pub(super) fn used(&self, call: usize) -> Used {
+        self.state.lock().used[call]
     }
 
     /// Ends the attempt: what its calls cost. Nothing more is recorded.
@@ -109,12 +124,12 @@ impl Meter {
         };
         let mut cost = Cost::new();
         for (call, used) in plan.calls.iter().zip(used) {
-            let used = match (used, unrecorded) {
-                (Some(used), _) => used,
-                (None, Unrecorded::AsReserved) => call.reserved,
-                (None, Unrecorded::Nothing) => continue,
+            let sum = match unrecorded {
+                Unrecorded::AsReserved => used.with(call.outstanding(used.recorded)),
+                Unrecorded::Nothing if used.recorded == 0 => continue,
+                Unrecorded::Nothing => used.sum,
             };
-            if let Some(money) = Priced::of(&call.model, used).cost {
+            if let Some(money) = Priced::of(&call.model, sum).cost {
                 cost.add(money);
             }
         }

@@ -1,5 +1,6 @@
 //! Requirements made ready to run: the same for every attempt.
 
+use super::meter::Used;
 use super::spend::Priced;
 use crate::account::Account;
 use crate::amount::JobInfo;
@@ -25,15 +26,25 @@ pub(super) struct Plan {
 pub(super) struct PlannedCall {
     pub(super) model: Arc<ModelSpec>,
     pub(super) account: Arc<dyn Account>,
-    pub(super) reserved: Usage,
+    /// For each time it is called.
+    pub(super) reserved: Vec<Usage>,
+}
+
+impl PlannedCall {
+    /// What is reserved for the calls of which nothing is recorded yet, `recorded` being how many are.
+    pub(super) fn outstanding(&self, recorded: usize) -> Usage {
+        let rest = self.reserved.get(recorded..).unwrap_or_default();
+        rest.iter().fold(Usage::default(), |sum, &one| sum.plus(one))
+    }
 }
 
 impl Plan {
-    /// What a call's account is charged where the call used so much: what the job takes of the same
-    /// account beside its calls stays as it is.
-    pub(super) fn charge(&self, call: usize, used: Usage) -> u64 {
-        let PlannedCall { account, reserved, .. } = &self.calls[call];
-        let demanded = self.demand.amount_on(account.link().id()).units;
-        used.total().saturating_add(demanded.saturating_sub(reserved.total()))
+    /// What a model's account is charged where its calls have come to so much: what the job takes of
+    /// the same account beside its calls stays as it is.
+    pub(super) fn charge(&self, call: usize, used: Used) -> u64 {
+        let planned = &self.calls[call];
+        let demanded = self.demand.amount_on(planned.account.link().id()).units;
+        let beside = demanded.saturating_sub(planned.outstanding(0).total());
+        used.with(planned.outstanding(used.recorded)).total().saturating_add(beside)
     }
 }

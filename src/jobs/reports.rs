@@ -30,10 +30,11 @@ impl Reports {
         account: &A,
         failure: &UpstreamFailure,
     ) -> bool {
+        let id = account.as_account().link().id();
         let mut told = self.told.lock();
         let heard = !told.is_over && grant.report_failure(account, failure);
-        if heard {
-            told.accounts.push(account.as_account().link().id());
+        if heard && !told.accounts.contains(&id) {
+            told.accounts.push(id);
         }
         drop(told);
         heard

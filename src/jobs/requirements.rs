@@ -53,8 +53,8 @@ pub struct Requirements {
 #[derive(Clone)]
 struct Call {
     model: Arc<ModelSpec>,
-    calls: u32,
-    reserved: Usage,
+    /// For each time it is named.
+    reserved: Vec<Usage>,
 }
 
 #[derive(Clone)]
@@ -72,17 +72,18 @@ impl Requirements {
     /// One call of a model, with what is reserved for it: the input, and the output the request will
     /// ask for at most.
     ///
-    /// A job that calls a model several times names it as often, or reserves the sum: tokens are
-    /// counted together, and a request for each time it is named. The model's place in the HTTP pool
-    /// comes with it. A model is its id: another spec of the same id adds to the first, at the first's
-    /// prices.
+    /// A job that calls a model several times names it as often, in the order of the calls: tokens are
+    /// counted together, and a request for each time it is named. What was reserved for a call stays
+    /// reserved until a usage of it is [recorded](super::Resources::record_usage). The model's place in
+    /// the HTTP pool comes with it. A model is its id: another spec of the same id adds to the first, at
+    /// the first's prices.
     pub fn call(mut self, model: &ModelSpec, reserved: Usage) -> Self {
         match self.calls.iter_mut().find(|call| call.model.id == model.id) {
-            Some(call) => {
-                call.calls = call.calls.saturating_add(1);
-                call.reserved = call.reserved.plus(reserved);
+            Some(call) => call.reserved.push(reserved),
+            None => {
+                let reserved = vec![reserved];
+                self.calls.push(Call { model: Arc::new(model.clone()), reserved });
             }
-            None => self.calls.push(Call { model: Arc::new(model.clone()), calls: 1, reserved }),
         }
         self
     }
@@ -144,19 +145,21 @@ impl Requirements {
     pub(super) fn plan(self, accounts: &Accounts, http: &Arc<HttpGate>) -> Result<Plan, Unplanned> {
         let mut demand = Demand::new();
         let mut calls = Vec::with_capacity(self.calls.len());
-        for Call { model, calls: times, reserved } in self.calls {
+        for Call { model, reserved } in self.calls {
             // The registry reads no prices, and one below zero would make room under a cap.
             model.validate_prices().map_err(|source| {
                 let model = model.id.clone();
                 RegistryError::Spec { model, source }
             })?;
             let account = accounts.account(&model)?;
-            let amount = match model.max_concurrent {
-                Some(_) => Amount::permits(times),
-                None => Amount { requests: times, units: reserved.total() },
+            let call = PlannedCall { model, account, reserved };
+            let requests = u32::try_from(call.reserved.len()).unwrap_or(u32::MAX);
+            let amount = match call.model.max_concurrent {
+                Some(_) => Amount::permits(requests),
+                None => Amount { requests, units: call.outstanding(0).total() },
             };
-            demand = demand.add(&account, amount);
-            calls.push(PlannedCall { model, account, reserved });
+            demand = demand.add(&call.account, amount);
+            calls.push(call);
         }
         if self.needs_http || !calls.is_empty() || any_needs_http(&self.accounts)? {
             demand = demand.permit(http);
@@ -173,7 +176,7 @@ impl Requirements {
         }
         Ok(Plan {
             demand,
-            priced: calls.iter().map(|call| Priced::of(&call.model, call.reserved)).collect(),
+            priced: calls.iter().map(|call| Priced::of(&call.model, call.outstanding(0))).collect(),
             calls,
             providers: self.databases.into_iter().map(|database| database.provider).collect(),
             is_transactional: self.is_transactional,

@@ -74,8 +74,10 @@ impl Resources {
     /// Says what a call of a model really used, and answers what that costs; `None` for a model
     /// without prices.
     ///
-    /// The model's bucket is corrected at once: what was reserved and not used is back. Several calls
-    /// of one model add up. A model of which nothing is recorded counts as reserved.
+    /// The model's bucket is corrected at once: what was reserved for the call and not used is back.
+    /// Usages of one model add up, each the usage of the next call that was named; a call of which
+    /// nothing is recorded counts as reserved. One that was named and not made is recorded as
+    /// `Usage::default()`.
     ///
     /// # Errors
     ///
@@ -86,16 +88,16 @@ impl Resources {
         usage: Usage,
     ) -> Result<Option<Money>, UsageError> {
         let Inner { plan, meter, grant, .. } = &*self.inner;
-        let Recorded { call, mut sum, cost } = meter.record(plan, model, usage)?;
+        let Recorded { call, mut used, cost } = meter.record(plan, model, usage)?;
         // A task of the job's may record at the same time: the account must end at the sum of both,
         // whichever of us reaches it last. So whoever has told it looks whether there is more by now.
         loop {
-            grant.reconcile(&plan.calls[call].account, plan.charge(call, sum));
-            let now = meter.sum(call);
-            if now == sum {
+            grant.reconcile(&plan.calls[call].account, plan.charge(call, used));
+            let now = meter.used(call);
+            if now == used {
                 return Ok(cost);
             }
-            sum = now;
+            used = now;
         }
     }
 

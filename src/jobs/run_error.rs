@@ -98,6 +98,13 @@ pub enum RunError<E> {
 pub enum TimeoutCause<E> {
     /// It was not granted in time; this says what was missing.
     Admission(AdmitError),
+    /// A database's handle was not there in time, or not ready.
+    Database {
+        /// The database's name.
+        database: Arc<str>,
+        /// What was waited for.
+        verb: DbVerb,
+    },
     /// The job failed when it was told that its time was over, or the last attempt had failed.
     Failure(E),
     /// It was committing: these had been committed, and the next may or may not have been.
@@ -195,6 +202,9 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
                 write!(f, "not done within {limit:?}: its time ran out {stage}")?;
                 match cause {
                     Some(TimeoutCause::Admission(error)) => write!(f, " ({error})"),
+                    Some(TimeoutCause::Database { database, verb }) => {
+                        write!(f, " ({verb} on database `{database}` had not answered)")
+                    }
                     Some(TimeoutCause::Failure(error)) => write!(f, " ({error})"),
                     Some(TimeoutCause::Committing { durable }) => {
                         write!(f, " (durable: {}; the next may be)", Names(durable))

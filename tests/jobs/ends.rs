@@ -5,7 +5,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use admit::{
-    AdmitError, DbVerb, Demand, Resources, RunError, RunStage, TimeoutCause, UpstreamFailure,
+    AdmitError, DbProvider, DbVerb, Demand, Resources, RunError, RunStage, TimeoutCause,
+    UpstreamFailure,
 };
 use futures::FutureExt;
 use tokio::time::{Instant, sleep};
@@ -179,7 +180,15 @@ async fn a_time_out_or_a_cancel_before_the_work_rolls_the_grant_back() {
         });
         match ran.unwrap_err() {
             RunError::Cancelled { stage: RunStage::Databases } => assert!(cancel),
-            RunError::TimedOut { stage: RunStage::Databases, .. } => assert!(!cancel),
+            error @ RunError::TimedOut { stage: RunStage::Databases, .. } => {
+                assert!(!cancel);
+                let told = format!(
+                    "not done within 3s: its time ran out before its work began ({verb} on database \
+                     `{}` had not answered)",
+                    world.databases[2].name()
+                );
+                assert_eq!(error.to_string(), told);
+            }
             other => panic!("{other}"),
         }
         world.settled().await;

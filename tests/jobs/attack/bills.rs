@@ -75,3 +75,41 @@ async fn what_a_job_takes_of_its_models_bucket_beside_its_calls_stays_taken() {
     };
     world.runner.run(requirements, job).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_reserved_for_a_call_stays_until_that_call_is_recorded() {
+    let world = World::new();
+    let bucket = world.bucket();
+    let model = world.model.clone().with_prices(Prices::per_million(decimal("1"), decimal("1")));
+    let requirements = Requirements::new()
+        .call(&model, Usage::new(600, 400))
+        .call(&model, Usage::new(300, 200))
+        .call(&model, Usage::new(60, 40));
+    let job = async |resources: Resources| {
+        assert_eq!(bucket.in_use(Instant::now()), 1_600);
+        resources.record_usage(&model, Usage::new(250, 50)).unwrap();
+        assert_eq!(bucket.in_use(Instant::now()), 300 + 500 + 100);
+        // A call that was named and not made.
+        resources.record_usage(&model, Usage::default()).unwrap();
+        assert_eq!(bucket.in_use(Instant::now()), 300 + 100);
+        Ok::<_, String>(())
+    };
+    let finished = world.runner.job(requirements).run_recorded(job).await;
+    finished.result.unwrap();
+    assert_eq!(finished.record.cost.to_string(), "0.000400 USD");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_recorded_in_parts_adds_up_to_what_it_used() {
+    let world = World::new();
+    let bucket = world.bucket();
+    let requirements = Requirements::new().call(&world.model, Usage::new(600, 400));
+    let job = async |resources: Resources| {
+        for part in 1..=3 {
+            resources.record_usage(&world.model, Usage::new(0, 100)).unwrap();
+            assert_eq!(bucket.in_use(Instant::now()), 100 * part);
+        }
+        Ok::<_, String>(())
+    };
+    world.runner.run(requirements, job).await.unwrap();
+}

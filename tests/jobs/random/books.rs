@@ -41,11 +41,11 @@ fn cost_of(script: &Script, attempt: &Attempt) -> [u64; 2] {
     let mut cost = [0; 2];
     for (model, price) in PRICES.iter().enumerate() {
         let calls = script.calls.iter().filter(|call| call.0 == model);
-        let reserved: u64 = calls.map(|call| call.1).sum();
-        let tokens = match (attempt.recorded[model], attempt.ended) {
-            (Some(tokens), _) => tokens,
-            (None, Some((End::Upstream(..), _))) => 0,
-            (None, _) => reserved,
+        let (recorded, usages) = attempt.recorded[model];
+        let outstanding: u64 = calls.skip(usages).map(|call| call.1).sum();
+        let tokens = match attempt.ended {
+            Some((End::Upstream(..), _)) => recorded,
+            _ => recorded + outstanding,
         };
         cost[currency(model)] += tokens * price;
     }

@@ -58,8 +58,8 @@ impl JobError for Failure {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) began: Instant,
-    /// Tokens of each model, where any were recorded.
-    pub(super) recorded: [Option<u64>; PRICES.len()],
+    /// Tokens of each model that were recorded, and in how many usages.
+    pub(super) recorded: [(u64, usize); PRICES.len()],
     pub(super) was_late: bool,
     /// It told the time account itself.
     pub(super) has_reported: bool,
@@ -140,8 +140,9 @@ impl Stage {
         let Ok(cost) = cost else { return false };
         assert_eq!(cost, Some(money(currency(model), tokens * PRICES[model])));
         let at = resources.attempt() as usize - 1;
-        let recorded = &mut trace.lock().unwrap()[at].recorded[model];
-        *recorded = Some(recorded.unwrap_or_default() + tokens);
+        let (recorded, usages) = &mut trace.lock().unwrap()[at].recorded[model];
+        *recorded += tokens;
+        *usages += 1;
         self.check_caps();
         true
     }
@@ -158,7 +159,7 @@ async fn attempt(
     let turn: &Turn = script.turns.get(at).unwrap_or_else(|| script.turns.last().unwrap());
     let begun = Attempt {
         began: Instant::now(),
-        recorded: [None; PRICES.len()],
+        recorded: [(0, 0); PRICES.len()],
         was_late: false,
         has_reported: false,
         has_returned: false,
