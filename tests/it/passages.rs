@@ -202,6 +202,22 @@ async fn what_a_stopped_admission_gives_back_lets_those_go_who_came_to_another_a
     new.check();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_correction_after_its_admission_stopped_lets_those_go_who_came_to_another_afterwards() {
+    let (old, new) = (started(), started());
+    let b = bucket(60, 1_000);
+    let used = old.try_admit(Demand::new().tokens(&b, 1_000)).unwrap();
+    // Settled, so that nothing is held as the admission stops: what was really used is known later.
+    assert!(used.release());
+    old.stop();
+    let mut waiting = parked(&new, Demand::new().tokens(&b, 900));
+    settle().await;
+    assert!(used.reconcile(&b, 100));
+    settle().await;
+    drop(granted(&mut waiting));
+    new.check();
+}
+
 /// Runs its job as it is woken, to the end.
 struct AtOnce {
     admit: Mutex<Option<Admit>>,
