@@ -99,6 +99,21 @@ async fn somebody_who_waits_sees_every_permit_that_comes_back_past_the_door() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_for_the_drain_hears_of_the_last_release_and_not_only_of_the_next() {
+    let admission = started();
+    let x = gate(2);
+    let (one, other) = (admission.try_admit(permits(&x, 1)), admission.try_admit(permits(&x, 1)));
+    let mut drained = spawn(admission.drained());
+    assert!(drained.poll().is_pending());
+    // The door stays shut after this one, or the next would go past whoever is to tell of it.
+    drop(one.unwrap());
+    assert!(!drained.is_woken());
+    drop(other.unwrap());
+    assert!(drained.is_woken() && drained.poll().is_ready());
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_lets_the_head_go_before_anybody_else_has_a_turn() {
     let admission = started();
     let x = gate(3);
