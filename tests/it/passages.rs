@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
+use admit::testing::ScriptedMemory;
 use admit::{
-    Account, Admission, Admit, AdmitError, Amount, Ask, Charge, CountingGate, Demand, TryAdmitError,
+    Account, Admission, Admit, AdmitError, Amount, Ask, Charge, CountingGate, Demand, MemoryGate,
+    TryAdmitError,
 };
 use tokio::time::Instant;
 use tokio_test::task::spawn;
@@ -99,16 +101,16 @@ async fn somebody_who_waits_sees_every_permit_that_comes_back_past_the_door() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_drain_hears_of_the_last_release_and_not_only_of_the_next() {
+async fn who_waits_for_the_drain_hears_of_the_last_release_whoever_comes_meanwhile() {
     let admission = started();
     let x = gate(2);
-    let (one, other) = (admission.try_admit(permits(&x, 1)), admission.try_admit(permits(&x, 1)));
+    let held = admission.try_admit(permits(&x, 1)).unwrap();
     let mut drained = spawn(admission.drained());
     assert!(drained.poll().is_pending());
-    // The door stays shut after this one, or the next would go past whoever is to tell of it.
-    drop(one.unwrap());
+    // The door stays shut behind this one, or the last would go past whoever is to tell of it.
+    drop(admission.try_admit(permits(&x, 1)).unwrap());
     assert!(!drained.is_woken());
-    drop(other.unwrap());
+    drop(held);
     assert!(drained.is_woken() && drained.poll().is_ready());
     admission.check();
 }
@@ -231,6 +233,30 @@ async fn a_correction_after_its_admission_stopped_lets_those_go_who_came_to_anot
     settle().await;
     drop(granted(&mut waiting));
     new.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_takes_no_turn_at_memory_from_whom_a_release_lets_go() {
+    let memory = ScriptedMemory::at_percent(50.0);
+    let valve = MemoryGate::builder().source(memory.clone()).progress_after(secs(10)).build();
+    let admission = Admission::builder().memory_gate(valve.unwrap()).start().unwrap();
+    let [x, y, z] = [(); 3].map(|()| gate(1));
+    let before = admission.try_admit(permits(&x, 1)).unwrap();
+    let beside = admission.try_admit(permits(&y, 1)).unwrap();
+    let mut waiting = parked(&admission, permits(&x, 1));
+    memory.set_percent(96.0);
+    pass_time(secs(1)).await;
+    let newcomer = || admission.try_admit(permits(&z, 1));
+    assert!(matches!(newcomer(), Err(TryAdmitError::WouldWait { .. })));
+    pass_time(secs(10)).await;
+    // Memory lets one go now, and the first in line can, but nobody has looked at it yet. Memory is
+    // named by everybody: so whoever wants nothing else of the line's does not go past it either.
+    drop(before);
+    drop(beside);
+    assert!(matches!(newcomer(), Err(TryAdmitError::WouldWait { .. })));
+    settle().await;
+    drop(granted(&mut waiting));
+    admission.check();
 }
 
 /// Runs its job as it is woken, to the end.
