@@ -241,6 +241,18 @@ mod tests {
     }
 
     #[test]
+    fn a_door_that_has_counted_as_many_as_it_can_lets_nobody_pass_before_it_is_shut() {
+        let (most_came, most_inside) = (MANY_CAME / CAME, MANY_INSIDE / INSIDE);
+        for (came, inside) in [(most_came - 1, 0), (0, most_inside - 1)] {
+            let door = Door(AtomicU64::new(inside * INSIDE + came * CAME + OPEN));
+            door.pass().unwrap().came_in();
+            assert!(door.pass().is_none());
+            let (came, inside) = (came + 1, inside as usize + 1);
+            assert_eq!(door.shut(), Some(Count { came, inside }));
+        }
+    }
+
+    #[test]
     fn one_passes_at_a_time_and_nobody_during_a_hold() {
         let door = Arc::new(Door::shut_from_the_start());
         let busy = Arc::new(AtomicBool::new(false));

@@ -240,18 +240,14 @@ impl AccountLink {
     }
 
     /// Tells every admission but `except` that something came back here.
+    ///
+    /// One that stopped is not on the list any more, and whoever came after it may be alone there,
+    /// and yet be told: a grant outlives its admission, and may be corrected even after it settled.
     #[inline]
     pub(crate) fn tell_others(&self, except: u64) {
-        if self.is_shared() {
+        if self.is_shared() || !self.is_first(except) {
             self.tell(Marks::GREW, Some(except));
         }
-    }
-
-    /// Tells every admission there is that something came back here.
-    ///
-    /// For one that stopped: it is attached no more, and need not have left word that it shares.
-    pub(crate) fn tell_everybody(&self) {
-        self.tell(Marks::GREW, None);
     }
 
     fn tell(&self, marks: Marks, except: Option<u64>) {

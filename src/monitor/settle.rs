@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::time::Instant;
 
-use super::core::{Core, Life, Settlement};
+use super::core::{Core, Settlement};
 use super::line::Limit;
 use super::outbox::{self, Outbox};
 use super::taken::{Part, Standing, Taken};
@@ -219,12 +219,7 @@ impl Core {
         let account = entry.account();
         let holds =
             AccountPanic::catch("reconcile", || account.reconcile(charge, actual_units, now));
-        // A correction may come after the release, when a stop had nothing in use to leave word of:
-        // whoever came to the account since believes it is alone there.
-        match self.life {
-            Life::Stopped | Life::Closed(_) => account.link().tell_everybody(),
-            Life::Unstarted | Life::Running(_) => account.link().tell_others(self.admission),
-        }
+        account.link().tell_others(self.admission);
         self.changed(entry.id());
         holds
     }

@@ -140,3 +140,16 @@ async fn ten_thousand_are_all_granted_in_order_of_arrival() {
     assert_eq!(a.status().active, 0);
     admission.check();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_moves_to_another_task_while_it_waits_is_woken_there() {
+    let admission = started();
+    let x = gate(1);
+    let held = admission.try_admit(permits(&x, 1)).unwrap();
+    let waiting = parked(&admission, permits(&x, 1));
+    let mut moved = tokio_test::task::spawn(waiting.into_inner());
+    assert!(moved.poll().is_pending());
+    drop(held);
+    drop(granted(&mut moved));
+    admission.check();
+}

@@ -44,4 +44,5 @@ mod passages;
 mod place;
 mod settling;
 mod shared;
+mod storm;
 mod watching;

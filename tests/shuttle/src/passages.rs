@@ -178,7 +178,7 @@ fn what_a_stopped_admission_gives_back_serves_who_waits_in_another() {
 }
 
 /// Memory with room enough.
-struct Roomy;
+pub(crate) struct Roomy;
 
 impl MemorySource for Roomy {
     fn read(&self) -> io::Result<MemoryReading> {
