@@ -190,11 +190,12 @@ async fn activity_is_tracked_only_when_asked_for() {
 fn threads_never_overdraw_a_gate_and_lose_no_permit() {
     let (gate, now) = gate(10);
     let busy = AtomicU32::new(0);
+    let (rounds, resizes) = if cfg!(miri) { (100, 20) } else { (20_000, 1_000) };
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (gate, busy) = (&gate, &busy);
             scope.spawn(move || {
-                for round in 0..20_000 {
+                for round in 0..rounds {
                     let n = 1 + (thread + round) % 4;
                     if let Some(charge) = take(gate, n, now) {
                         assert!(busy.fetch_add(n, SeqCst) + n <= 10);
@@ -205,7 +206,7 @@ fn threads_never_overdraw_a_gate_and_lose_no_permit() {
             });
         }
         scope.spawn(|| {
-            for _ in 0..1_000 {
+            for _ in 0..resizes {
                 gate.resize(7).unwrap();
                 gate.resize(10).unwrap();
             }
@@ -221,7 +222,7 @@ fn a_give_that_an_ask_did_not_see_sees_what_was_published_before_the_ask() {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    for _ in 0..2_000 {
+    for _ in 0..if cfg!(miri) { 50 } else { 2_000 } {
         let (gate, now) = gate(1);
         let charge = take(&gate, 1, now).unwrap();
         let (waiting, barrier) = (AtomicBool::new(false), Barrier::new(2));
