@@ -6,6 +6,7 @@
 #![allow(clippy::significant_drop_tightening, reason = "a job keeps its session while it works")]
 
 mod ambient;
+mod attack;
 mod contract;
 mod jobs;
 mod mysql;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use sqlx::{Database, Executor, Pool};
+use sqlx::{Column as _, Database, Executor, Pool, Row as _, SqlStr};
 
 use super::lease::{Asked, Speak};
 use super::{SqlDialect, SqlxProvider};
@@ -87,11 +87,15 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
     }
 }
 
-fn speak<'a, DB: Database>(connection: &'a mut DB::Connection, statement: &'static str) -> Asked<'a>
+fn speak<'a, DB: Database>(connection: &'a mut DB::Connection, statement: SqlStr) -> Asked<'a>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    Box::pin(async move { Ok(!connection.fetch_all(statement).await?.is_empty()) })
+    Box::pin(async move {
+        let rows = connection.fetch_all(statement).await?;
+        let name = |row: &DB::Row| row.columns().first().map(|column| column.name().to_owned());
+        Ok(rows.last().map(|row| name(row).unwrap_or_default()))
+    })
 }
 
 impl<DB: Database> fmt::Debug for SqlxProviderBuilder<DB> {

@@ -238,13 +238,21 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
         if !lease.is_open() {
             return Err(self.out_of_order(DbVerb::Commit, "no transaction open"));
         }
-        match lease.commit().await {
-            Ok(true) => Ok(()),
-            Ok(false) => {
+        let failed = |source: sqlx::Error| self.failed(DbVerb::Commit, source);
+        // A connection that answers nothing any more must not look like a commit that takes long:
+        // nobody cuts that off, and up to here nothing is committed.
+        let limit = self.acquire_timeout;
+        match tokio::time::timeout(limit, lease.can_commit()).await {
+            Ok(Ok(true)) => lease.commit().await.map_err(failed),
+            Ok(Ok(false)) => {
                 let source = "a statement of the job's own has ended its transaction";
                 Err(self.failed(DbVerb::Commit, source))
             }
-            Err(source) => Err(self.failed(DbVerb::Commit, source)),
+            Ok(Err(source)) => Err(failed(source)),
+            Err(_) => {
+                let provider = Arc::clone(&self.name);
+                Err(ProviderError::TimedOut { provider, verb: DbVerb::Commit, limit })
+            }
         }
     }
 
