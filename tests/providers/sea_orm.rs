@@ -1,6 +1,7 @@
 //! SeaORM's queries on a job's connection.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use admit::testing::{ProviderContract, ProviderFixture};
 use admit::{
@@ -286,4 +287,91 @@ async fn it_shares_the_bound_of_the_provider_it_is_over() {
     insert(&provider.session(&handle).unwrap(), 1).await.unwrap();
     inner.close(&handle).await.unwrap();
     assert_eq!((file.out(), file.rows(1).await), (0, 1));
+}
+
+/// The driver ends whichever is innermost, whoever asks.
+#[tokio::test]
+async fn a_transaction_ends_its_own_and_not_its_siblings() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+
+    // Told that it is committed, the first would be undone by the second's rollback.
+    let first = session.begin().await.unwrap();
+    insert(&first, 1).await.unwrap();
+    let second = session.begin().await.unwrap();
+    insert(&second, 2).await.unwrap();
+    let error = first.commit().await.unwrap_err();
+    assert!(error.to_string().contains("within this one"), "{error}");
+    let error = second.commit().await.unwrap_err();
+    assert!(error.to_string().contains("is rolled back"), "{error}");
+    assert_eq!(count(&session).await, 0);
+
+    // Dropped, it takes those within it along, and does not leave itself to be committed by them.
+    let first = session.begin().await.unwrap();
+    insert(&first, 3).await.unwrap();
+    let second = session.begin().await.unwrap();
+    drop(first);
+    insert(&session, 4).await.unwrap();
+    second.commit().await.unwrap_err();
+    assert_eq!(count(&session).await, 1);
+
+    // A rollback takes them along as well, and theirs is nothing then.
+    let first = session.begin().await.unwrap();
+    let second = session.begin().await.unwrap();
+    insert(&second, 5).await.unwrap();
+    first.rollback().await.unwrap();
+    second.rollback().await.unwrap();
+    assert_eq!(count(&session).await, 1);
+
+    let first = session.begin().await.unwrap();
+    let second = session.begin().await.unwrap();
+    insert(&second, 6).await.unwrap();
+    second.commit().await.unwrap();
+    first.commit().await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+    for (number, rows) in [(1, 0), (2, 0), (3, 0), (4, 1), (5, 0), (6, 1)] {
+        assert_eq!(file.rows(number).await, rows, "row {number}");
+    }
+}
+
+/// sqlx's driver for PostgreSQL rolls back the transaction around a savepoint that fails or is dropped
+/// half-way. What the job writes after that would stay whatever becomes of it.
+#[tokio::test]
+async fn a_begin_that_costs_the_jobs_transaction_is_the_sessions_last_word() {
+    let Some(database) = PostgresDatabase::open(2).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    for (is_transactional, fails) in [(true, true), (true, false), (false, false)] {
+        let handle = provider.acquire(false).await.unwrap();
+        if is_transactional {
+            provider.begin(&handle).await.unwrap();
+        }
+        let session = provider.session(&handle).unwrap();
+        if fails {
+            session.execute_unprepared("SELECT 1 / 0").await.unwrap_err();
+            session.begin().await.unwrap_err();
+        } else {
+            loop {
+                let mut begin = session.begin();
+                // A server may be that fast.
+                let Poll::Ready(begun) = futures::poll!(begin.as_mut()) else { break };
+                begun.unwrap().rollback().await.unwrap();
+            }
+        }
+        insert(&session, 1).await.unwrap_err();
+        session.begin().await.unwrap_err();
+        drop(session);
+        let session = provider.session(&handle).unwrap();
+        let error = insert(&session, 1).await.unwrap_err();
+        assert!(error.to_string().contains("takes no more statements"), "{error}");
+        drop(session);
+        if is_transactional {
+            provider.commit(&handle).await.unwrap_err();
+        }
+        provider.close(&handle).await.unwrap();
+        assert_eq!((database.rows(1).await, database.busy().await, database.out()), (0, 0, 0));
+    }
+    database.drop().await;
 }
