@@ -16,4 +16,3 @@ mod sea_orm;
 mod sqlite;
 mod sqlx;
 mod storm;
-

@@ -8,7 +8,7 @@ use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider
 use sqlx::any::AnyPoolOptions;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Connection, Executor};
+use sqlx::{Connection, Database, Executor};
 
 use crate::postgres::{PostgresDatabase, backend};
 use crate::sqlite::{SqliteFile, insert};
@@ -174,6 +174,31 @@ async fn close_after_an_abort_waits_until_the_connection_is_gone() {
         assert_eq!(database.out(), 0);
     }
     database.drop().await;
+}
+
+/// As a run does that is dropped while it ends: a task goes on with a close of its own.
+#[tokio::test]
+async fn close_after_half_a_close_waits_until_the_connection_is_gone() {
+    let file = SqliteFile::open(4).await;
+    let provider = SqlxProvider::new("main", 1, file.pool.clone()).unwrap();
+    half_closed(&provider, || file.out()).await;
+    let Some(database) = PostgresDatabase::open(4).await else { return };
+    let provider = SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    half_closed(&provider, || database.out()).await;
+    database.drop().await;
+}
+
+async fn half_closed<DB: Database>(provider: &Arc<SqlxProvider<DB>>, out: impl Fn() -> usize) {
+    for _ in 0..20 {
+        let handle = provider.acquire(false).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let mut close = Box::pin(provider.close(&handle));
+        // A database may be that fast.
+        let _ = futures::poll!(close.as_mut());
+        drop(close);
+        provider.close(&handle).await.unwrap();
+        assert_eq!(out(), 0);
+    }
 }
 
 #[tokio::test]

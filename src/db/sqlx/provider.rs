@@ -269,19 +269,20 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
     async fn close(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
         let taken = self.turn_before_the_end(handle).await?.and_then(Turn::take);
         // From here it is ours alone: dropped half-way, it is closed.
-        let Some(mut lease) = taken else {
-            // So that after an abort, too, the permit does not return before the connection.
+        let Some(mut leaving) = taken else {
+            // So that after an abort, or a close dropped half-way, the permit does not return before
+            // the connection either.
             handle.seat.discarded().await;
             return Ok(());
         };
-        if lease.is_suspect() {
-            lease.discard().await;
+        if leaving.lease().is_suspect() {
+            leaving.out().discard().await;
             return Ok(());
         }
-        match lease.clear().await {
-            Ok(()) => lease.give_back().await,
+        match leaving.lease().clear().await {
+            Ok(()) => leaving.out().give_back().await,
             Err(source) => {
-                lease.discard().await;
+                leaving.out().discard().await;
                 return Err(self.failed(DbVerb::Close, source));
             }
         }
