@@ -188,6 +188,32 @@ async fn close_after_half_a_close_waits_until_the_connection_is_gone() {
     database.drop().await;
 }
 
+/// There is no handle yet, so nobody to wait for it: a run that is dropped returns its permit at once.
+#[tokio::test]
+async fn an_acquire_dropped_half_way_leaves_no_connection_out() {
+    let file = SqliteFile::open(4).await;
+    let provider = SqlxProvider::new("main", 1, file.pool.clone()).unwrap();
+    half_acquired(&provider, || file.out()).await;
+    let Some(database) = PostgresDatabase::open(4).await else { return };
+    let provider = SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    half_acquired(&provider, || database.out()).await;
+    database.drop().await;
+}
+
+async fn half_acquired<DB: Database>(provider: &Arc<SqlxProvider<DB>>, out: impl Fn() -> usize) {
+    for polls in 1..20 {
+        let mut acquire = Box::pin(provider.acquire(true));
+        for _ in 0..polls {
+            if let Poll::Ready(acquired) = futures::poll!(acquire.as_mut()) {
+                return provider.close(&acquired.unwrap()).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(acquire);
+        assert_eq!(out(), 0);
+    }
+}
+
 async fn half_closed<DB: Database>(provider: &Arc<SqlxProvider<DB>>, out: impl Fn() -> usize) {
     for _ in 0..20 {
         let handle = provider.acquire(false).await.unwrap();

@@ -216,11 +216,11 @@ impl<DB: Database> Lease<DB> {
 
 impl<DB: Database> Drop for Lease<DB> {
     fn drop(&mut self) {
-        if let Some(mut connection) = self.connection.take() {
-            // The pool closes it in a task of its own, and keeps its place taken until then.
-            connection.close_on_drop();
+        if let Some(connection) = self.connection.take() {
+            // On the spot and without a goodbye: nobody waits for it, such as after an acquire that was
+            // dropped half-way, and the permit that stands for it is free in a moment.
             let _runtime = self.runtime.enter();
-            drop(connection);
+            drop(connection.detach());
         }
     }
 }
