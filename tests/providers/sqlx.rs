@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider};
 use sqlx::any::AnyPoolOptions;
+use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Connection, Database, Executor};
 
+use crate::mysql::MySqlDatabase;
 use crate::postgres::{PostgresDatabase, backend};
 use crate::sqlite::{SqliteFile, insert};
 
@@ -318,6 +320,8 @@ async fn settings_that_will_not_do_are_refused() {
     let pool = SqlitePoolOptions::new().connect_lazy("sqlite::memory:").unwrap();
     assert!(SqlxProvider::new("", 1, pool.clone()).is_err());
     assert!(SqlxProvider::new("main", 0, pool.clone()).is_err());
+    let no_time = SqlxProvider::builder("main", 1, pool.clone()).acquire_timeout(Duration::ZERO);
+    assert_eq!(no_time.build().unwrap_err().field, "acquire_timeout");
     let provider = SqlxProvider::builder("main", 7, pool)
         .acquire_timeout(Duration::from_secs(3))
         .build()
@@ -377,8 +381,20 @@ async fn no_error_tells_how_to_connect() {
         }
         database.drop().await;
     }
+    if let Some(database) = MySqlDatabase::open(1).await {
+        let wrong = database.pool.connect_options().as_ref().clone();
+        let wrong = wrong.password(secret);
+        for wrong in [wrong.clone().username("nobody_of_that_name"), wrong.port(9)] {
+            let options = MySqlPoolOptions::new().acquire_timeout(Duration::from_millis(500));
+            let pool = options.connect_lazy_with(wrong);
+            let provider = SqlxProvider::new("main", 1, pool).unwrap();
+            let error = provider.acquire(false).await.unwrap_err();
+            texts.extend([error.to_string(), format!("{error:?}")]);
+        }
+        database.drop().await;
+    }
     for text in texts {
-        assert!(!text.contains(secret) && !text.contains("postgres://"), "{text}");
+        assert!(!text.contains(secret) && !text.contains("://"), "{text}");
         assert!(text.contains("main"), "{text}");
     }
 }

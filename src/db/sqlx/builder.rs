@@ -69,9 +69,13 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
     ///
     /// # Errors
     ///
-    /// When the name is empty, there are no permits, or the dialect is not known.
+    /// When the name is empty, there are no permits, there is no time to acquire in, or the dialect is
+    /// not known.
     pub fn build(self) -> Result<Arc<SqlxProvider<DB>>, ConfigError> {
         let account = DatabaseGate::new(&self.name, self.max_concurrent)?;
+        if self.acquire_timeout.is_zero() {
+            return Err(ConfigError::new("acquire_timeout", "0 s", "must be positive"));
+        }
         let dialect = self.dialect.ok_or_else(|| {
             ConfigError::new("dialect", format!("{:?}", DB::NAME), "must be stated for this driver")
         })?;

@@ -242,18 +242,15 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
         // A connection that answers nothing any more must not look like a commit that takes long:
         // nobody cuts that off, and up to here nothing is committed.
         let limit = self.acquire_timeout;
-        match tokio::time::timeout(limit, lease.can_commit()).await {
-            Ok(Ok(true)) => lease.commit().await.map_err(failed),
-            Ok(Ok(false)) => {
-                let source = "a statement of the job's own has ended its transaction";
-                Err(self.failed(DbVerb::Commit, source))
-            }
-            Ok(Err(source)) => Err(failed(source)),
-            Err(_) => {
-                let provider = Arc::clone(&self.name);
-                Err(ProviderError::TimedOut { provider, verb: DbVerb::Commit, limit })
-            }
+        let can_commit = tokio::time::timeout(limit, lease.can_commit()).await.map_err(|_| {
+            let provider = Arc::clone(&self.name);
+            ProviderError::TimedOut { provider, verb: DbVerb::Commit, limit }
+        })?;
+        if !can_commit.map_err(failed)? {
+            let source = "a statement of the job's own has ended its transaction";
+            return Err(self.failed(DbVerb::Commit, source));
         }
+        lease.commit().await.map_err(failed)
     }
 
     /// A commit is complete when the database answers it.
