@@ -105,6 +105,7 @@ async fn a_job_that_swallows_a_lock_it_did_not_get_keeps_its_rows() {
         let mut session = resources.get(provider)?;
         session.execute(insert(1)).await?;
         session.execute("SELECT id FROM locks FOR UPDATE NOWAIT").await.unwrap_err();
+        assert_eq!(database.busy().await, 2, "what looks for open transactions finds them");
         Ok::<_, BoxError>(())
     });
     run.await.unwrap();
