@@ -60,6 +60,7 @@
 
 mod account;
 mod amount;
+mod caught;
 mod db;
 mod demand;
 mod error;

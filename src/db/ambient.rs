@@ -101,7 +101,8 @@ pub fn ambient<P: DbProvider>(provider: &Arc<P>) -> Result<P::Session, ProviderE
 ///
 /// The second session is taken from the pool beside the job's permit, which counts one. It is a
 /// session like the job's: where the job is read-only, it is, too. The pool must have room for it,
-/// and a row that the job's own transaction has locked is locked for the second one as well.
+/// and a row that the job's own transaction has locked is locked for the second one as well. Await it
+/// within the job: carried out of it half-way, it keeps a session that no permit stands beside.
 ///
 /// # Errors
 ///

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::bill::Bill;
-use super::caught::caught;
 use super::held::bounded;
 use super::job_error::JobError;
 use super::meter::Unrecorded;
@@ -21,6 +20,7 @@ use super::run_error::{RunError, RunStage, TimeoutCause};
 use super::spend::SpendGate;
 use super::stop::{Stop, Stopped};
 use super::tenure::Tenure;
+use crate::caught::caught;
 use crate::db::{DbVerb, in_scope};
 use crate::error::AdmitError;
 use crate::grant::Grant;

@@ -8,8 +8,8 @@ use std::pin::pin;
 
 use tokio::time::timeout;
 
-use super::caught::caught;
 use super::run_error::overdue;
+use crate::caught::caught;
 use crate::db::{AnyHandle, AnyProvider, Bound, DbVerb, ProviderError, Verbed};
 use crate::error::panic_message;
 use crate::grant::Grant;

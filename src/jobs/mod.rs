@@ -2,7 +2,6 @@
 
 mod attempt;
 mod bill;
-mod caught;
 mod held;
 mod job;
 mod job_error;

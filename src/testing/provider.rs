@@ -155,7 +155,8 @@ pub enum Clause {
     Identity,
     /// One connection is out from `acquire`, before any statement, to `close`; then none.
     OneConnection,
-    /// One guard is out at a time; `session` never waits for it.
+    /// One guard is out at a time; `session` never waits for it, and nobody else has its connection,
+    /// whatever the handle is told meanwhile.
     OneGuard,
     /// Uncommitted rows are invisible to another connection, and visible after the commit.
     Isolation,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use admit::CountingProvider;
 use admit::testing::{ProviderContract, ProviderFixture};
 
+use crate::mysql::{MySqlDatabase, SqlxOnMySql};
 use crate::postgres::{PostgresDatabase, SqlxOnPostgres};
 use crate::sqlite::{SqliteFile, SqlxOnSqlite};
 
@@ -46,6 +47,22 @@ async fn sqlx_keeps_the_contract_on_postgres() {
 async fn sqlx_keeps_the_contract_on_postgres_with_threads() {
     let Some(database) = PostgresDatabase::open(8).await else { return };
     let contract = ProviderContract::new(SqlxOnPostgres(database));
+    contract.assert().await;
+    contract.into_fixture().0.drop().await;
+}
+
+#[tokio::test]
+async fn sqlx_keeps_the_contract_on_mysql() {
+    let Some(database) = MySqlDatabase::open(8).await else { return };
+    let contract = ProviderContract::new(SqlxOnMySql(database));
+    contract.assert().await;
+    contract.into_fixture().0.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlx_keeps_the_contract_on_mysql_with_threads() {
+    let Some(database) = MySqlDatabase::open(8).await else { return };
+    let contract = ProviderContract::new(SqlxOnMySql(database));
     contract.assert().await;
     contract.into_fixture().0.drop().await;
 }

@@ -1,4 +1,4 @@
-//! Providers on real databases: SQLite in a file, and a PostgreSQL server.
+//! Providers on real databases: SQLite in a file, a PostgreSQL server, and a MariaDB server.
 //!
 //! Real databases take real time. Nothing here asserts how fast anything is: conditions are waited
 //! for, with bounds that only a hang reaches.
@@ -6,8 +6,10 @@
 #![allow(clippy::significant_drop_tightening, reason = "a job keeps its session while it works")]
 
 mod ambient;
+mod attack;
 mod contract;
 mod jobs;
+mod mysql;
 mod postgres;
 mod restart;
 mod sea_orm;

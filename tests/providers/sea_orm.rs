@@ -1,6 +1,8 @@
 //! SeaORM's queries on a job's connection.
 
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use admit::testing::{ProviderContract, ProviderFixture};
 use admit::{
@@ -12,8 +14,9 @@ use sea_orm::{
     AccessMode, DbBackend, IsolationLevel, Set, SqliteTransactionMode, Statement,
     TransactionOptions, TransactionSession, TransactionTrait,
 };
-use sqlx::{Postgres, Sqlite};
+use sqlx::{MySql, Postgres, Sqlite};
 
+use crate::mysql::MySqlDatabase;
 use crate::postgres::PostgresDatabase;
 use crate::sqlite::SqliteFile;
 
@@ -113,6 +116,48 @@ impl ProviderFixture for OnPostgres {
     }
 }
 
+struct OnMySql(MySqlDatabase);
+
+impl ProviderFixture for OnMySql {
+    type Provider = SeaOrmProvider<MySql>;
+
+    fn provider(&self, name: &str, bound: u32) -> Arc<SeaOrmProvider<MySql>> {
+        SeaOrmProvider::new(name, bound, self.0.pool.clone()).unwrap()
+    }
+
+    fn out(&self) -> usize {
+        self.0.out()
+    }
+
+    async fn open_transactions(&self) -> Option<usize> {
+        Some(self.0.busy().await)
+    }
+
+    async fn connection(&self, session: &mut SeaOrmSession<MySql>) -> Result<String, BoxError> {
+        Ok(thread(session).await?.to_string())
+    }
+
+    async fn insert(&self, session: &mut SeaOrmSession<MySql>, row: u64) -> Result<(), BoxError> {
+        Ok(insert(session, row).await?)
+    }
+
+    async fn rows(&self, row: u64) -> usize {
+        self.0.rows(row).await
+    }
+
+    async fn break_connection(&self, session: &mut SeaOrmSession<MySql>) -> bool {
+        let id = thread(session).await.unwrap();
+        self.0.terminate(id).await;
+        true
+    }
+}
+
+async fn thread(session: &SeaOrmSession<MySql>) -> Result<u64, BoxError> {
+    let me = Statement::from_string(DbBackend::MySql, "SELECT connection_id()");
+    let row = session.query_one_raw(me).await?.ok_or("no row")?;
+    Ok(row.try_get_by_index(0)?)
+}
+
 async fn backend(session: &SeaOrmSession<Postgres>) -> Result<i32, BoxError> {
     let me = Statement::from_string(DbBackend::Postgres, "SELECT pg_backend_pid()");
     let row = session.query_one_raw(me).await?.ok_or("no row")?;
@@ -128,6 +173,14 @@ async fn sea_orm_keeps_the_contract_on_sqlite() {
 async fn sea_orm_keeps_the_contract_on_postgres() {
     let Some(database) = PostgresDatabase::open(8).await else { return };
     let contract = ProviderContract::new(OnPostgres(database));
+    contract.assert().await;
+    contract.into_fixture().0.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sea_orm_keeps_the_contract_on_mysql() {
+    let Some(database) = MySqlDatabase::open(8).await else { return };
+    let contract = ProviderContract::new(OnMySql(database));
     contract.assert().await;
     contract.into_fixture().0.drop().await;
 }
@@ -219,6 +272,19 @@ async fn a_transaction_within_a_session_is_its_own_to_commit_on_postgres() {
 }
 
 #[tokio::test]
+async fn a_transaction_within_a_session_is_its_own_to_commit_on_mysql() {
+    let Some(database) = MySqlDatabase::open(2).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    nests(&provider, true).await;
+    nests(&provider, false).await;
+    for (number, rows) in [(10, 2), (11, 0), (12, 0), (13, 0), (14, 2)] {
+        assert_eq!(database.rows(number).await, rows, "row {number}");
+    }
+    database.quiet().await;
+    database.drop().await;
+}
+
+#[tokio::test]
 async fn a_transaction_dropped_while_a_sibling_works_is_rolled_back_before_the_next_statement() {
     let file = SqliteFile::open(2).await;
     let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
@@ -286,4 +352,96 @@ async fn it_shares_the_bound_of_the_provider_it_is_over() {
     insert(&provider.session(&handle).unwrap(), 1).await.unwrap();
     inner.close(&handle).await.unwrap();
     assert_eq!((file.out(), file.rows(1).await), (0, 1));
+}
+
+/// The driver ends whichever is innermost, whoever asks.
+#[tokio::test]
+async fn a_transaction_ends_its_own_and_not_its_siblings() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+
+    // Told that it is committed, the first would be undone by the second's rollback.
+    let first = session.begin().await.unwrap();
+    insert(&first, 1).await.unwrap();
+    let second = session.begin().await.unwrap();
+    insert(&second, 2).await.unwrap();
+    let error = first.commit().await.unwrap_err();
+    assert!(error.to_string().contains("within this one"), "{error}");
+    let error = second.commit().await.unwrap_err();
+    assert!(error.to_string().contains("is rolled back"), "{error}");
+    assert_eq!(count(&session).await, 0);
+
+    // Dropped, it takes those within it along, and does not leave itself to be committed by them.
+    let first = session.begin().await.unwrap();
+    insert(&first, 3).await.unwrap();
+    let second = session.begin().await.unwrap();
+    drop(first);
+    insert(&session, 4).await.unwrap();
+    second.commit().await.unwrap_err();
+    assert_eq!(count(&session).await, 1);
+
+    // A rollback takes them along as well, and theirs is nothing then.
+    let first = session.begin().await.unwrap();
+    let second = session.begin().await.unwrap();
+    insert(&second, 5).await.unwrap();
+    first.rollback().await.unwrap();
+    second.rollback().await.unwrap();
+    assert_eq!(count(&session).await, 1);
+
+    let first = session.begin().await.unwrap();
+    let second = session.begin().await.unwrap();
+    insert(&second, 6).await.unwrap();
+    second.commit().await.unwrap();
+    first.commit().await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+    for (number, rows) in [(1, 0), (2, 0), (3, 0), (4, 1), (5, 0), (6, 1)] {
+        assert_eq!(file.rows(number).await, rows, "row {number}");
+    }
+}
+
+/// sqlx's driver for PostgreSQL rolls back the transaction around a savepoint that fails or is dropped
+/// half-way. What the job writes after that would stay whatever becomes of it.
+#[tokio::test]
+async fn a_begin_that_costs_the_jobs_transaction_is_the_sessions_last_word() {
+    let Some(database) = PostgresDatabase::open(2).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    for (is_transactional, fails) in [(true, true), (true, false), (false, false)] {
+        let handle = provider.acquire(false).await.unwrap();
+        if is_transactional {
+            provider.begin(&handle).await.unwrap();
+        }
+        let session = provider.session(&handle).unwrap();
+        if fails {
+            session.execute_unprepared("SELECT 1 / 0").await.unwrap_err();
+            session.begin().await.unwrap_err();
+        } else {
+            loop {
+                // Without the budget of the test's own task, which may be spent before it begins.
+                let mut begin = tokio::task::unconstrained(session.begin());
+                // A server may be that fast.
+                let Poll::Ready(begun) = futures::poll!(&mut begin) else { break };
+                begun.unwrap().rollback().await.unwrap();
+            }
+        }
+        insert(&session, 1).await.unwrap_err();
+        session.begin().await.unwrap_err();
+        drop(session);
+        let session = provider.session(&handle).unwrap();
+        let error = insert(&session, 1).await.unwrap_err();
+        assert!(error.to_string().contains("takes no more statements"), "{error}");
+        drop(session);
+        if is_transactional {
+            provider.commit(&handle).await.unwrap_err();
+        }
+        provider.close(&handle).await.unwrap();
+        assert_eq!((database.rows(1).await, database.out()), (0, 0));
+        // The server may not have noticed yet that a connection is closed.
+        while database.busy().await > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    database.drop().await;
 }

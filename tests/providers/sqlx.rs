@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider};
 use sqlx::any::AnyPoolOptions;
+use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Connection, Executor};
+use sqlx::{Connection, Database, Executor};
 
+use crate::mysql::MySqlDatabase;
 use crate::postgres::{PostgresDatabase, backend};
 use crate::sqlite::{SqliteFile, insert};
 
@@ -176,6 +178,57 @@ async fn close_after_an_abort_waits_until_the_connection_is_gone() {
     database.drop().await;
 }
 
+/// As a run does that is dropped while it ends: a task goes on with a close of its own.
+#[tokio::test]
+async fn close_after_half_a_close_waits_until_the_connection_is_gone() {
+    let file = SqliteFile::open(4).await;
+    let provider = SqlxProvider::new("main", 1, file.pool.clone()).unwrap();
+    half_closed(&provider, || file.out()).await;
+    let Some(database) = PostgresDatabase::open(4).await else { return };
+    let provider = SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    half_closed(&provider, || database.out()).await;
+    database.drop().await;
+}
+
+/// There is no handle yet, so nobody to wait for it: a run that is dropped returns its permit at once.
+#[tokio::test]
+async fn an_acquire_dropped_half_way_leaves_no_connection_out() {
+    let file = SqliteFile::open(4).await;
+    let provider = SqlxProvider::new("main", 1, file.pool.clone()).unwrap();
+    half_acquired(&provider, || file.out()).await;
+    let Some(database) = PostgresDatabase::open(4).await else { return };
+    let provider = SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    half_acquired(&provider, || database.out()).await;
+    database.drop().await;
+}
+
+async fn half_acquired<DB: Database>(provider: &Arc<SqlxProvider<DB>>, out: impl Fn() -> usize) {
+    for polls in 1..20 {
+        let mut acquire = Box::pin(provider.acquire(true));
+        for _ in 0..polls {
+            if let Poll::Ready(acquired) = futures::poll!(acquire.as_mut()) {
+                return provider.close(&acquired.unwrap()).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(acquire);
+        assert_eq!(out(), 0);
+    }
+}
+
+async fn half_closed<DB: Database>(provider: &Arc<SqlxProvider<DB>>, out: impl Fn() -> usize) {
+    for _ in 0..20 {
+        let handle = provider.acquire(false).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let mut close = Box::pin(provider.close(&handle));
+        // A database may be that fast.
+        let _ = futures::poll!(close.as_mut());
+        drop(close);
+        provider.close(&handle).await.unwrap();
+        assert_eq!(out(), 0);
+    }
+}
+
 #[tokio::test]
 async fn the_last_guard_may_be_dropped_on_a_thread_without_a_runtime() {
     let file = SqliteFile::open(1).await;
@@ -267,6 +320,8 @@ async fn settings_that_will_not_do_are_refused() {
     let pool = SqlitePoolOptions::new().connect_lazy("sqlite::memory:").unwrap();
     assert!(SqlxProvider::new("", 1, pool.clone()).is_err());
     assert!(SqlxProvider::new("main", 0, pool.clone()).is_err());
+    let no_time = SqlxProvider::builder("main", 1, pool.clone()).acquire_timeout(Duration::ZERO);
+    assert_eq!(no_time.build().unwrap_err().field, "acquire_timeout");
     let provider = SqlxProvider::builder("main", 7, pool)
         .acquire_timeout(Duration::from_secs(3))
         .build()
@@ -326,8 +381,20 @@ async fn no_error_tells_how_to_connect() {
         }
         database.drop().await;
     }
+    if let Some(database) = MySqlDatabase::open(1).await {
+        let wrong = database.pool.connect_options().as_ref().clone();
+        let wrong = wrong.password(secret);
+        for wrong in [wrong.clone().username("nobody_of_that_name"), wrong.port(9)] {
+            let options = MySqlPoolOptions::new().acquire_timeout(Duration::from_millis(500));
+            let pool = options.connect_lazy_with(wrong);
+            let provider = SqlxProvider::new("main", 1, pool).unwrap();
+            let error = provider.acquire(false).await.unwrap_err();
+            texts.extend([error.to_string(), format!("{error:?}")]);
+        }
+        database.drop().await;
+    }
     for text in texts {
-        assert!(!text.contains(secret) && !text.contains("postgres://"), "{text}");
+        assert!(!text.contains(secret) && !text.contains("://"), "{text}");
         assert!(text.contains("main"), "{text}");
     }
 }

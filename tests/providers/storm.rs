@@ -13,6 +13,7 @@ use sqlx::{Database, Executor};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::mysql::MySqlDatabase;
 use crate::postgres::PostgresDatabase;
 use crate::sqlite::{SqliteFile, insert};
 
@@ -190,4 +191,27 @@ async fn two_hundred_jobs_stay_within_the_bound_on_postgres() {
         assert_eq!(database.rows(job).await, if is_done { 2 } else { 0 }, "job {job}");
     }
     Arc::into_inner(database).unwrap().drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_jobs_stay_within_the_bound_on_mysql() {
+    let Some(database) = MySqlDatabase::open(4).await else { return };
+    let provider = SqlxProvider::new("main", BOUND as u32, database.pool.clone()).unwrap();
+    let (done, most) = storm(&provider, |connection, job| {
+        async move {
+            connection.execute(insert(job)).await?;
+            connection.execute("SELECT sleep(0.002)").await?;
+            connection.execute(insert(job)).await?;
+            Ok(())
+        }
+        .boxed()
+    })
+    .await;
+    assert!(most > 0 && most <= BOUND, "{most} connections were out");
+    assert!(enough(&done), "{done:?}");
+    database.quiet().await;
+    for (job, is_done) in done {
+        assert_eq!(database.rows(job).await, if is_done { 2 } else { 0 }, "job {job}");
+    }
+    database.drop().await;
 }

@@ -7,14 +7,14 @@ use sea_orm::{
     AccessMode, ConnectionTrait, DbBackend, DbErr, ExecResult, IsolationLevel, QueryResult,
     Statement, TransactionError, TransactionOptions, TransactionTrait,
 };
-use sqlx::Database;
+use sqlx::{Database, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::SeaOrmTransaction;
-use super::statements::Statements;
+use super::statements::{Statements, querying};
 use crate::db::sqlx::SqlxSession;
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::{self, Arc};
 
 /// A job's connection, while the job works with it, for SeaORM's queries.
 ///
@@ -28,13 +28,97 @@ pub struct SeaOrmSession<DB: Database>(pub(super) Arc<Connection<DB>>);
 
 /// What a session and the transactions within it share.
 pub(super) struct Connection<DB: Database> {
-    session: Mutex<SqlxSession<DB>>,
+    work: Mutex<Work<DB>>,
     pub(super) statements: Statements<DB>,
     pub(super) backend: DbBackend,
     /// Transactions that were dropped open while a statement of another future ran: whoever comes
     /// next rolls them back first.
-    dropped: AtomicUsize,
+    dropped: sync::Mutex<Vec<Level>>,
 }
+
+/// Which of a session's transactions one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Level(u64);
+
+/// The session, and the transactions that are open on it.
+///
+/// The driver keeps no more than how deep they are: an end is always the innermost one's. Futures of
+/// one job may begin and end theirs in any order, so whose it is is kept here.
+pub(super) struct Work<DB: Database> {
+    pub(super) session: SqlxSession<DB>,
+    /// From the outermost to the innermost.
+    open: Vec<Level>,
+    begun: u64,
+}
+
+impl<DB: Database> Work<DB> {
+    /// Refused where a transaction was lost: what comes after would be outside it, and stay.
+    fn ready(&mut self) -> Result<&mut Self, DbErr> {
+        match self.session.is_in_doubt() {
+            true => Err(DbErr::Custom(LOST.to_owned())),
+            false => Ok(self),
+        }
+    }
+
+    /// Begins a transaction within those that are open.
+    ///
+    /// Where that fails, the driver for PostgreSQL rolls back the one outside it, and where it is
+    /// dropped half-way, nobody knows: after both, the session is of no use any more.
+    pub(super) async fn begin(&mut self, statement: Option<SqlStr>) -> Result<Level, DbErr> {
+        let depth = self.depth();
+        self.session.doubt();
+        let begun = DB::TransactionManager::begin(&mut self.session, statement).await;
+        let answered = matches!(&begun, Ok(()) | Err(sqlx::Error::Database(_)));
+        if answered && self.depth() == depth + usize::from(begun.is_ok()) {
+            self.session.settle_doubt();
+        }
+        begun.map_err(querying)?;
+        self.begun += 1;
+        let level = Level(self.begun);
+        self.open.push(level);
+        Ok(level)
+    }
+
+    pub(super) async fn commit(&mut self, level: Level) -> Result<(), DbErr> {
+        if self.open.last() != Some(&level) {
+            let what = if self.open.contains(&level) { WITHIN } else { GONE };
+            return Err(DbErr::Custom(what.to_owned()));
+        }
+        DB::TransactionManager::commit(&mut self.session).await.map_err(querying)?;
+        self.open.pop();
+        Ok(())
+    }
+
+    /// Rolls it back, with those that are open within it.
+    pub(super) async fn roll_back(&mut self, level: Level) -> Result<(), DbErr> {
+        while self.open.contains(&level) {
+            DB::TransactionManager::rollback(&mut self.session).await.map_err(querying)?;
+            self.open.pop();
+        }
+        Ok(())
+    }
+
+    /// The same, before the next statement.
+    fn start_rollback(&mut self, level: Level) {
+        while self.open.contains(&level) {
+            DB::TransactionManager::start_rollback(&mut self.session);
+            self.open.pop();
+        }
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        DB::TransactionManager::get_transaction_depth(&self.session)
+    }
+}
+
+const LOST: &str = "a transaction of this session was not begun to the end, and what is around it may \
+                    be lost: the session takes no more statements, and the job cannot commit";
+
+const WITHIN: &str = "another transaction was begun within this one and is open: each must end before \
+                      the one that was begun earlier on the same session";
+
+const GONE: &str = "this transaction is rolled back: one that was begun earlier on the same session \
+                    has ended before it";
 
 impl<DB: Database> Connection<DB> {
     pub(super) fn new(
@@ -42,54 +126,67 @@ impl<DB: Database> Connection<DB> {
         statements: Statements<DB>,
         backend: DbBackend,
     ) -> Arc<Self> {
-        let session = Mutex::new(session);
-        Arc::new(Self { session, statements, backend, dropped: AtomicUsize::new(0) })
+        let work = Mutex::new(Work { session, open: Vec::new(), begun: 0 });
+        Arc::new(Self { work, statements, backend, dropped: sync::Mutex::default() })
     }
 
-    pub(super) async fn turn(&self) -> MutexGuard<'_, SqlxSession<DB>> {
-        let mut session = self.session.lock().await;
-        self.roll_back_dropped(&mut session);
-        session
+    pub(super) async fn turn(&self) -> MutexGuard<'_, Work<DB>> {
+        let mut work = self.work.lock().await;
+        self.roll_back_dropped(&mut work);
+        work
     }
 
     /// A transaction on it was dropped open.
-    pub(super) fn dropped_open(&self) {
-        self.dropped.fetch_add(1, Ordering::SeqCst);
-        if let Ok(mut session) = self.session.try_lock() {
-            self.roll_back_dropped(&mut session);
+    pub(super) fn dropped_open(&self, level: Level) {
+        self.dropped.lock().push(level);
+        if let Ok(mut work) = self.work.try_lock() {
+            self.roll_back_dropped(&mut work);
         }
     }
 
-    fn roll_back_dropped(&self, session: &mut SqlxSession<DB>) {
-        for _ in 0..self.dropped.swap(0, Ordering::SeqCst) {
-            DB::TransactionManager::start_rollback(session);
+    fn roll_back_dropped(&self, work: &mut Work<DB>) {
+        let dropped = std::mem::take(&mut *self.dropped.lock());
+        for level in dropped {
+            work.start_rollback(level);
         }
     }
 
     pub(super) async fn execute(&self, statement: Statement) -> Result<ExecResult, DbErr> {
-        (self.statements.execute)(&mut *self.turn().await, statement).await
+        let mut work = self.turn().await;
+        (self.statements.execute)(&mut work.ready()?.session, statement).await
     }
 
     pub(super) async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
-        (self.statements.execute_unprepared)(&mut *self.turn().await, sql.to_owned()).await
+        let mut work = self.turn().await;
+        (self.statements.execute_unprepared)(&mut work.ready()?.session, sql.to_owned()).await
     }
 
     pub(super) async fn query_one(
         &self,
         statement: Statement,
     ) -> Result<Option<QueryResult>, DbErr> {
-        (self.statements.query_one)(&mut *self.turn().await, statement).await
+        let mut work = self.turn().await;
+        (self.statements.query_one)(&mut work.ready()?.session, statement).await
     }
 
     pub(super) async fn query_all(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
-        (self.statements.query_all)(&mut *self.turn().await, statement).await
+        let mut work = self.turn().await;
+        (self.statements.query_all)(&mut work.ready()?.session, statement).await
+    }
+
+    /// A turn to begin, commit or roll back in.
+    pub(super) async fn turn_in_order(&self) -> Result<MutexGuard<'_, Work<DB>>, DbErr> {
+        let mut work = self.turn().await;
+        work.ready()?;
+        Ok(work)
     }
 }
 
 impl<DB: Database> Drop for Connection<DB> {
     fn drop(&mut self) {
-        for _ in 0..self.dropped.swap(0, Ordering::SeqCst) {
-            DB::TransactionManager::start_rollback(self.session.get_mut());
+        let dropped = std::mem::take(&mut *self.dropped.lock());
+        for level in dropped {
+            self.work.get_mut().start_rollback(level);
         }
     }
 }

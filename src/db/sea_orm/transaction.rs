@@ -5,19 +5,20 @@ use std::pin::Pin;
 
 use sea_orm::{DbBackend, DbErr, TransactionError, TransactionOptions, TransactionSession};
 use sqlx::{Database, SqlSafeStr as _, SqlStr};
-use sqlx_core::transaction::TransactionManager as _;
 
-use super::session::Connection;
-use super::statements::querying;
+use super::session::{Connection, Level};
 use crate::sync::Arc;
 
 /// A transaction that the job opened itself on its session: a savepoint where the job is
 /// transactional.
 ///
-/// Dropped, it is rolled back before the next statement.
+/// Dropped, it is rolled back before the next statement. There is one connection, so each is within
+/// the one that was begun before it and is still open, also where two futures of the job begin them:
+/// a commit is an error while one is open within it, and a rollback takes those within it along.
 pub struct SeaOrmTransaction<DB: Database> {
     pub(super) connection: Arc<Connection<DB>>,
-    open: bool,
+    /// `None` once ended.
+    open: Option<Level>,
 }
 
 impl<DB: Database> SeaOrmTransaction<DB> {
@@ -25,21 +26,21 @@ impl<DB: Database> SeaOrmTransaction<DB> {
         connection: &Arc<Connection<DB>>,
         options: TransactionOptions,
     ) -> Result<Self, DbErr> {
-        let mut session = connection.turn().await;
-        let depth = DB::TransactionManager::get_transaction_depth(&session);
+        let mut work = connection.turn_in_order().await?;
+        let depth = work.depth();
         let (before, after) = settings(connection.backend, options);
         if let Some(before) = before {
-            (connection.statements.execute_unprepared)(&mut session, before).await?;
+            (connection.statements.execute_unprepared)(&mut work.session, before).await?;
         }
         // The mode is the outermost transaction's; a savepoint has none.
         let statement = if depth == 0 { mode(connection.backend, options) } else { None };
-        DB::TransactionManager::begin(&mut session, statement).await.map_err(querying)?;
+        let level = work.begin(statement).await?;
         // From here it is rolled back, unless it comes out of this in order.
-        let transaction = Self { connection: Arc::clone(connection), open: true };
+        let transaction = Self { connection: Arc::clone(connection), open: Some(level) };
         if let Some(after) = after {
-            (connection.statements.execute_unprepared)(&mut session, after).await?;
+            (connection.statements.execute_unprepared)(&mut work.session, after).await?;
         }
-        drop(session);
+        drop(work);
         Ok(transaction)
     }
 
@@ -65,24 +66,26 @@ impl<DB: Database> SeaOrmTransaction<DB> {
 #[async_trait::async_trait]
 impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
     async fn commit(mut self) -> Result<(), DbErr> {
-        let ended = DB::TransactionManager::commit(&mut *self.connection.turn().await).await;
-        ended.map_err(querying)?;
-        self.open = false;
+        if let Some(level) = self.open {
+            self.connection.turn_in_order().await?.commit(level).await?;
+            self.open = None;
+        }
         Ok(())
     }
 
     async fn rollback(mut self) -> Result<(), DbErr> {
-        let ended = DB::TransactionManager::rollback(&mut *self.connection.turn().await).await;
-        ended.map_err(querying)?;
-        self.open = false;
+        if let Some(level) = self.open {
+            self.connection.turn_in_order().await?.roll_back(level).await?;
+            self.open = None;
+        }
         Ok(())
     }
 }
 
 impl<DB: Database> Drop for SeaOrmTransaction<DB> {
     fn drop(&mut self) {
-        if self.open {
-            self.connection.dropped_open();
+        if let Some(level) = self.open {
+            self.connection.dropped_open(level);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use sqlx::{Database, Executor, Pool};
+use sqlx::{Column as _, Database, Executor, Pool, Row as _, SqlStr};
 
 use super::lease::{Asked, Speak};
 use super::{SqlDialect, SqlxProvider};
@@ -69,9 +69,13 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
     ///
     /// # Errors
     ///
-    /// When the name is empty, there are no permits, or the dialect is not known.
+    /// When the name is empty, there are no permits, there is no time to acquire in, or the dialect is
+    /// not known.
     pub fn build(self) -> Result<Arc<SqlxProvider<DB>>, ConfigError> {
         let account = DatabaseGate::new(&self.name, self.max_concurrent)?;
+        if self.acquire_timeout.is_zero() {
+            return Err(ConfigError::new("acquire_timeout", "0 s", "must be positive"));
+        }
         let dialect = self.dialect.ok_or_else(|| {
             ConfigError::new("dialect", format!("{:?}", DB::NAME), "must be stated for this driver")
         })?;
@@ -87,11 +91,15 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
     }
 }
 
-fn speak<'a, DB: Database>(connection: &'a mut DB::Connection, statement: &'static str) -> Asked<'a>
+fn speak<'a, DB: Database>(connection: &'a mut DB::Connection, statement: SqlStr) -> Asked<'a>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    Box::pin(async move { Ok(!connection.fetch_all(statement).await?.is_empty()) })
+    Box::pin(async move {
+        let rows = connection.fetch_all(statement).await?;
+        let name = |row: &DB::Row| row.columns().first().map(|column| column.name().to_owned());
+        Ok(rows.last().map(|row| name(row).unwrap_or_default()))
+    })
 }
 
 impl<DB: Database> fmt::Debug for SqlxProviderBuilder<DB> {

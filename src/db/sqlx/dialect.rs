@@ -1,6 +1,6 @@
 //! The few statements in which databases differ.
 
-use sqlx::Database;
+use sqlx::{AssertSqlSafe, Database, SqlSafeStr as _, SqlStr};
 
 /// How a database is told to refuse writes, and asked about its transaction.
 ///
@@ -9,7 +9,7 @@ use sqlx::Database;
 /// and needs to be told.
 ///
 /// What a dialect says is plain SQL, so a server that speaks like one of these goes by it too. The
-/// tests run on PostgreSQL and SQLite; the contract was run by hand on MariaDB 10.11, and on no MySQL.
+/// tests run on PostgreSQL, SQLite and MariaDB; on MySQL they can be run, and were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SqlDialect {
@@ -65,13 +65,18 @@ impl SqlDialect {
         }
     }
 
-    /// A query that answers with a row in a transaction that can be committed, where `COMMIT` alone
-    /// would not tell: PostgreSQL answers it with success when a statement of the transaction has
-    /// failed, and rolls back.
-    pub(super) const fn can_commit(self) -> Option<&'static str> {
+    /// A question that is answered with yes in a transaction that can be committed, where `COMMIT`
+    /// alone would not tell: PostgreSQL answers it with success when a statement of the transaction
+    /// has failed, and rolls back; MySQL answers it with success where no transaction is open any
+    /// more, after a deadlock or a statement that commits by itself.
+    pub(super) fn can_commit(self) -> Option<Question> {
         match self {
-            Self::Postgres => Some(IN_TRANSACTION),
-            Self::Sqlite | Self::MySql => None,
+            Self::Postgres => Some(Question::row(IN_TRANSACTION)),
+            Self::Sqlite => None,
+            // Outside a transaction a savepoint is gone with the statement that made it.
+            Self::MySql => Some(Question::marked(|mark| {
+                format!("SAVEPOINT {mark}; RELEASE SAVEPOINT {mark}; SELECT 1 AS {mark}")
+            })),
         }
     }
 
@@ -85,6 +90,59 @@ impl SqlDialect {
             Self::Sqlite => "BEGIN; ROLLBACK",
             // There it needs no finding out: this is silent without a transaction.
             Self::MySql => "ROLLBACK",
+        }
+    }
+
+    /// A question that is answered with yes, where the driver may have lost count of the answers.
+    ///
+    /// sqlx's driver for MySQL does when a statement with arguments is dropped before the server has
+    /// prepared it: from then on it takes what is left of that answer for the next one, and everybody
+    /// gets somebody else's.
+    pub(super) fn is_in_step(self) -> Option<Question> {
+        match self {
+            Self::Postgres | Self::Sqlite => None,
+            Self::MySql => Some(Question::marked(|mark| format!("SELECT 1 AS {mark}"))),
+        }
+    }
+}
+
+/// A statement, and the answer that means yes.
+pub(super) struct Question {
+    statement: SqlStr,
+    /// What the answer bears where it must be told from every other: as the name of the first column,
+    /// or in the error that means no.
+    mark: Option<String>,
+}
+
+impl Question {
+    /// Any row is a yes.
+    pub(super) fn row(statement: &'static str) -> Self {
+        Self { statement: statement.into_sql_str(), mark: None }
+    }
+
+    fn marked(statement: impl FnOnce(&str) -> String) -> Self {
+        let mark = format!("admit_{:016x}", fastrand::u64(..));
+        Self { statement: AssertSqlSafe(statement(&mark)).into_sql_str(), mark: Some(mark) }
+    }
+
+    pub(super) fn statement(&self) -> SqlStr {
+        self.statement.clone()
+    }
+
+    /// What an answer means: the name of the first column of its last row, or an error.
+    pub(super) fn read(&self, answer: sqlx::Result<Option<String>>) -> sqlx::Result<bool> {
+        match (&self.mark, answer) {
+            (None, answer) => Ok(answer?.is_some()),
+            (Some(mark), Ok(Some(name))) if name == *mark => Ok(true),
+            (Some(mark), Err(sqlx::Error::Database(error))) if error.message().contains(mark) => {
+                Ok(false)
+            }
+            (Some(_), Err(error)) => Err(error),
+            (Some(_), Ok(_)) => {
+                let what = "the connection gives the answer to another statement: one was dropped \
+                            half-way";
+                Err(sqlx::Error::Protocol(what.to_owned()))
+            }
         }
     }
 }

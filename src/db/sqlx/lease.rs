@@ -4,23 +4,25 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Connection as _, Database, SqlSafeStr as _};
+use sqlx::{Connection as _, Database, SqlSafeStr as _, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::SqlDialect;
+use super::dialect::Question;
+use crate::caught::caught;
+use crate::error::panic_message;
 
 /// How long a connection may take to say goodbye, as sqlx's own pool has it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether a statement answered with a row.
-pub(super) type Asked<'c> = Pin<Box<dyn Future<Output = sqlx::Result<bool>> + Send + 'c>>;
+/// What a statement answered with: the name of the first column of its last row, if there was a row.
+pub(super) type Asked<'c> = Pin<Box<dyn Future<Output = sqlx::Result<Option<String>>> + Send + 'c>>;
 
 /// Runs one statement of a [`SqlDialect`]. A function pointer, made where the driver is known to run
 /// statements, so that nothing else has to state that bound.
-pub(super) type Speak<DB> =
-    for<'c> fn(&'c mut <DB as Database>::Connection, &'static str) -> Asked<'c>;
+pub(super) type Speak<DB> = for<'c> fn(&'c mut <DB as Database>::Connection, SqlStr) -> Asked<'c>;
 
 /// A connection out of the pool. Dropped, it is closed: only [`give_back`](Self::give_back) returns
 /// it, after its state is known.
@@ -78,11 +80,28 @@ impl<DB: Database> Lease<DB> {
         self.suspect
     }
 
+    #[cfg(feature = "sea-orm")]
+    pub(super) const fn set_suspect(&mut self, suspect: bool) {
+        self.suspect = suspect;
+    }
+
+    /// Whether the statement answered with a row.
     async fn ask(&mut self, statement: &'static str) -> sqlx::Result<bool> {
+        self.question(&Question::row(statement)).await
+    }
+
+    async fn question(&mut self, question: &Question) -> sqlx::Result<bool> {
         let before = self.step();
         let speak = self.speak;
-        let asked = speak(self.connection_mut(), statement).await;
-        self.stepped(before, asked)
+        let answer = {
+            let mut asked = speak(self.connection_mut(), question.statement());
+            caught(asked.as_mut()).await
+        };
+        // A driver that takes the answer to another statement for this one may fall over it.
+        let answer = answer.unwrap_or_else(|payload| {
+            Err(sqlx::Error::Protocol(format!("the driver panicked: {}", panic_message(&*payload))))
+        });
+        self.stepped(before, question.read(answer))
     }
 
     /// What is about to be awaited may be dropped half-way.
@@ -116,20 +135,23 @@ impl<DB: Database> Lease<DB> {
         self.stepped(before, begun)
     }
 
-    /// Commits; `false` when the job's own statements ended the transaction before.
-    pub(super) async fn commit(&mut self) -> sqlx::Result<bool> {
-        if let Some(can_commit) = self.dialect.can_commit()
-            && !self.ask(can_commit).await?
-        {
-            return Ok(false);
+    /// Whether a transaction is open that can be committed; `false` when the job's own statements
+    /// ended it before. Changes nothing, so it may be dropped half-way.
+    pub(super) async fn can_commit(&mut self) -> sqlx::Result<bool> {
+        match self.dialect.can_commit() {
+            Some(question) => self.question(&question).await,
+            None => Ok(true),
         }
+    }
+
+    pub(super) async fn commit(&mut self) -> sqlx::Result<()> {
         // A savepoint that was left open is part of what is committed.
         while self.is_open() {
             let before = self.step();
             let committed = DB::TransactionManager::commit(self.connection_mut()).await;
             self.stepped(before, committed)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     pub(super) async fn rollback(&mut self) -> sqlx::Result<()> {
@@ -150,6 +172,10 @@ impl<DB: Database> Lease<DB> {
         if self.restore {
             self.ask(self.dialect.allow_writes()).await?;
             self.restore = false;
+        }
+        // Last: what was asked before may have had the answer to something else.
+        if let Some(question) = self.dialect.is_in_step() {
+            self.question(&question).await?;
         }
         Ok(())
     }
@@ -190,11 +216,11 @@ impl<DB: Database> Lease<DB> {
 
 impl<DB: Database> Drop for Lease<DB> {
     fn drop(&mut self) {
-        if let Some(mut connection) = self.connection.take() {
-            // The pool closes it in a task of its own, and keeps its place taken until then.
-            connection.close_on_drop();
+        if let Some(connection) = self.connection.take() {
+            // On the spot and without a goodbye: nobody waits for it, such as after an acquire that was
+            // dropped half-way, and the permit that stands for it is free in a moment.
             let _runtime = self.runtime.enter();
-            drop(connection);
+            drop(connection.detach());
         }
     }
 }

@@ -238,14 +238,19 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
         if !lease.is_open() {
             return Err(self.out_of_order(DbVerb::Commit, "no transaction open"));
         }
-        match lease.commit().await {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                let source = "a statement of the job's own has ended its transaction";
-                Err(self.failed(DbVerb::Commit, source))
-            }
-            Err(source) => Err(self.failed(DbVerb::Commit, source)),
+        let failed = |source: sqlx::Error| self.failed(DbVerb::Commit, source);
+        // A connection that answers nothing any more must not look like a commit that takes long:
+        // nobody cuts that off, and up to here nothing is committed.
+        let limit = self.acquire_timeout;
+        let can_commit = tokio::time::timeout(limit, lease.can_commit()).await.map_err(|_| {
+            let provider = Arc::clone(&self.name);
+            ProviderError::TimedOut { provider, verb: DbVerb::Commit, limit }
+        })?;
+        if !can_commit.map_err(failed)? {
+            let source = "a statement of the job's own has ended its transaction";
+            return Err(self.failed(DbVerb::Commit, source));
         }
+        lease.commit().await.map_err(failed)
     }
 
     /// A commit is complete when the database answers it.
@@ -261,19 +266,20 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
     async fn close(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
         let taken = self.turn_before_the_end(handle).await?.and_then(Turn::take);
         // From here it is ours alone: dropped half-way, it is closed.
-        let Some(mut lease) = taken else {
-            // So that after an abort, too, the permit does not return before the connection.
+        let Some(mut leaving) = taken else {
+            // So that after an abort, or a close dropped half-way, the permit does not return before
+            // the connection either.
             handle.seat.discarded().await;
             return Ok(());
         };
-        if lease.is_suspect() {
-            lease.discard().await;
+        if leaving.lease().is_suspect() {
+            leaving.out().discard().await;
             return Ok(());
         }
-        match lease.clear().await {
-            Ok(()) => lease.give_back().await,
+        match leaving.lease().clear().await {
+            Ok(()) => leaving.out().give_back().await,
             Err(source) => {
-                lease.discard().await;
+                leaving.out().discard().await;
                 return Err(self.failed(DbVerb::Close, source));
             }
         }

@@ -73,12 +73,15 @@ impl<DB: Database> Seat<DB> {
         }
         let Ok(mut place) = self.lease.try_lock() else { return };
         let lease = place.take();
-        // There is one connection, so one to be taken here.
+        drop(place);
         if let Some(lease) = lease {
-            let discarded = self.discarded.get_or_init(CancellationToken::new).clone();
-            drop(place);
-            lease.discard_later(discarded);
+            self.discard_later(lease);
         }
+    }
+
+    /// There is one connection, so one to be discarded.
+    fn discard_later(&self, lease: Lease<DB>) {
+        lease.discard_later(self.discarded.get_or_init(CancellationToken::new).clone());
     }
 }
 
@@ -107,8 +110,36 @@ impl<DB: Database> Turn<DB> {
     }
 
     /// Takes the connection out for good: nobody gets it after this.
-    pub(super) fn take(mut self) -> Option<Lease<DB>> {
-        self.lease.as_mut().and_then(|lease| lease.take())
+    pub(super) fn take(mut self) -> Option<Leaving<DB>> {
+        let lease = self.lease.as_mut().and_then(|lease| lease.take())?;
+        Some(Leaving { lease: Some(lease), seat: Arc::clone(&self.seat) })
+    }
+}
+
+/// The connection on its way out of its seat. Dropped on the way, it is given up, and
+/// [`discarded`](Seat::discarded) waits for that.
+pub(super) struct Leaving<DB: Database> {
+    /// `None` only at the end of the way.
+    lease: Option<Lease<DB>>,
+    seat: Arc<Seat<DB>>,
+}
+
+impl<DB: Database> Leaving<DB> {
+    pub(super) fn lease(&mut self) -> &mut Lease<DB> {
+        self.lease.as_mut().expect("it has its connection until it is out")
+    }
+
+    /// For an end that needs nobody to wait for it when it is dropped.
+    pub(super) fn out(mut self) -> Lease<DB> {
+        self.lease.take().expect("it has its connection until it is out")
+    }
+}
+
+impl<DB: Database> Drop for Leaving<DB> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.seat.discard_later(lease);
+        }
     }
 }
 

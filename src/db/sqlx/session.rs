@@ -37,11 +37,31 @@ impl<DB: Database> fmt::Debug for SqlxHandle<DB> {
 /// keeps the connection, too, though the job's permit is free: do not carry one out of a job.
 ///
 /// Use [`Connection::begin`](sqlx::Connection::begin) on it for a savepoint within the job's
-/// transaction, or a transaction in a job that has none. What is still open when the job ends is
-/// rolled back, also what plain SQL opened. Other things a job changes on the session, such as
+/// transaction, or a transaction in a job that has none. On PostgreSQL sqlx rolls back the transaction
+/// around it where that fails or is dropped half-way: what is written after that stays, though the
+/// job's commit is an error, so do not go on. What is still open when the job ends is rolled back,
+/// also what plain SQL opened. Other things a job changes on the session, such as
 /// variables, temporary tables and advisory locks, stay with the connection as they do with every
 /// user of the pool.
 pub struct SqlxSession<DB: Database>(pub(super) Turn<DB>);
+
+#[cfg(feature = "sea-orm")]
+impl<DB: Database> SqlxSession<DB> {
+    /// The state of the connection is unknown until the doubt is settled; else it is closed at the end.
+    pub(crate) fn doubt(&mut self) {
+        self.0.set_suspect(true);
+    }
+
+    /// What the doubt was about has ended in order.
+    pub(crate) fn settle_doubt(&mut self) {
+        self.0.set_suspect(false);
+    }
+
+    /// Whether the state of the connection is unknown.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.0.is_suspect()
+    }
+}
 
 impl<DB: Database> Deref for SqlxSession<DB> {
     type Target = DB::Connection;

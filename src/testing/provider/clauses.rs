@@ -1,5 +1,8 @@
 //! The clauses about what a provider is and what its session does.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use super::checked::{Checked, done, fails, holds, is_foreign, new_row, same};
 use super::{ProviderContract, ProviderFixture};
 use crate::account::Account as _;
@@ -41,10 +44,35 @@ impl<F: ProviderFixture> ProviderContract<F> {
     pub(super) async fn one_guard(&self) -> Checked {
         let provider = self.provider();
         let handle = self.acquired(&provider).await?;
-        let guard = self.session(&provider, &handle)?;
+        let mut guard = self.session(&provider, &handle)?;
         let in_use = |error: &ProviderError| matches!(error, ProviderError::InUse { .. });
         fails("a second guard", provider.session(&handle), in_use)?;
+        // A close may wait for the guard or fail, but not give the connection to somebody else.
+        let asked = self.fixture.connection(&mut guard).await;
+        let whose = done("asking which connection it is", asked)?;
+        let mut close = Box::pin(provider.close(&handle));
+        for _ in 0..16 {
+            if poll_fn(|cx| Poll::Ready(close.as_mut().poll(cx).is_ready())).await {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(close);
+        let mut others = Vec::new();
+        for _ in 0..3 {
+            let other = self.acquired(&provider).await?;
+            let theirs = self.connection(&provider, &other).await?;
+            holds("a connection was given away while a guard of it was out", theirs != whose)?;
+            others.push(other);
+        }
+        for other in &others {
+            done("close", provider.close(other).await)?;
+        }
         drop(guard);
+        done("close when the guard is gone", provider.close(&handle).await)?;
+        self.nothing_left("after a close in use").await?;
+
+        let handle = self.acquired(&provider).await?;
         drop(self.session(&provider, &handle)?);
         done("close", provider.close(&handle).await)?;
         let closed = |error: &ProviderError| matches!(error, ProviderError::Closed { .. });
@@ -102,7 +130,9 @@ impl<F: ProviderFixture> ProviderContract<F> {
 
     pub(super) async fn read_only(&self) -> Checked {
         let provider = self.provider();
-        for transactional in [false, true] {
+        for (transactional, is_aborted) in
+            [(false, false), (true, false), (false, true), (true, true)]
+        {
             let handle = done("acquire", provider.acquire(true).await)?;
             let restricted = self.connection(&provider, &handle).await?;
             if transactional {
@@ -113,7 +143,11 @@ impl<F: ProviderFixture> ProviderContract<F> {
             let inserted = self.fixture.insert(&mut session, row).await;
             drop(session);
             holds("a read-only session can write", inserted.is_err())?;
-            done("rollback", provider.rollback(&handle).await)?;
+            if is_aborted {
+                provider.abort(&handle);
+            } else {
+                done("rollback", provider.rollback(&handle).await)?;
+            }
             done("close", provider.close(&handle).await)?;
             self.rows("of a read-only session", row, 0).await?;
 

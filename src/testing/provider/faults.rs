@@ -1,7 +1,8 @@
 //! The clauses about what goes wrong on the way.
 
+use std::future::poll_fn;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::Poll;
 
 use super::checked::{Checked, Handle, done, holds};
 use super::{ProviderContract, ProviderFixture};
@@ -10,34 +11,59 @@ use crate::db::{DbProvider, DbVerb, ProviderError};
 const VERBS: [DbVerb; 5] =
     [DbVerb::Begin, DbVerb::Commit, DbVerb::AwaitCompletion, DbVerb::Rollback, DbVerb::Close];
 
+/// A step that is not done after so many polls is let go at the next one.
+const MOST_POLLS: u32 = 32;
+
 impl<F: ProviderFixture> ProviderContract<F> {
     pub(super) async fn half_way(&self) -> Checked {
         let provider = self.provider();
-        for (polls, is_aborted) in [(1, false), (2, false), (1, true), (2, true)] {
-            half_way(polls, provider.acquire(polls == 2)).await;
+        for is_aborted in [false, true] {
+            for read_only in [false, true] {
+                let mut polls = 1;
+                while half_way(polls, provider.acquire(read_only)).await && polls < MOST_POLLS {
+                    polls += 1;
+                }
+            }
             for verb in VERBS {
-                let (handle, row) = self.prepared(&provider, verb).await?;
-                half_way(polls, run(&*provider, verb, &handle)).await;
-                if is_aborted {
-                    provider.abort(&handle);
-                } else {
-                    let what = format!("rollback after a half {verb}");
-                    // It may find out that the connection is beyond use.
-                    let _ = self.within(&what, provider.rollback(&handle)).await?;
+                let mut polls = 1;
+                while self.cut_off(&provider, verb, polls, is_aborted).await? && polls < MOST_POLLS
+                {
+                    polls += 1;
                 }
-                let what = format!("close after a half {verb}");
-                done(&what, self.within(&what, provider.close(&handle)).await?)?;
-                if !F::HOLDS_A_CONNECTION {
-                    continue;
-                }
-                self.nothing_left(&format!("after a half {verb}")).await?;
-                if verb != DbVerb::Commit && verb != DbVerb::AwaitCompletion {
-                    self.rows(&format!("after a half {verb}"), row, 0).await?;
-                }
-                self.works(&provider).await?;
             }
         }
         Ok(())
+    }
+
+    /// A verb that is dropped after so many polls, and everything in order after it. Answers whether
+    /// it was dropped, and not done by then.
+    async fn cut_off(
+        &self,
+        provider: &F::Provider,
+        verb: DbVerb,
+        polls: u32,
+        is_aborted: bool,
+    ) -> Checked<bool> {
+        let (handle, row) = self.prepared(provider, verb).await?;
+        let step = half_way(polls, run(provider, verb, &handle));
+        let was_cut = self.within(&format!("{verb} up to its poll {polls}"), step).await?;
+        if is_aborted {
+            provider.abort(&handle);
+        } else {
+            let what = format!("rollback after a half {verb}");
+            // It may find out that the connection is beyond use.
+            let _ = self.within(&what, provider.rollback(&handle)).await?;
+        }
+        let what = format!("close after a half {verb}");
+        done(&what, self.within(&what, provider.close(&handle)).await?)?;
+        if F::HOLDS_A_CONNECTION {
+            self.nothing_left(&format!("after a half {verb}")).await?;
+            if verb != DbVerb::Commit && verb != DbVerb::AwaitCompletion {
+                self.rows(&format!("after a half {verb}"), row, 0).await?;
+            }
+            self.works(provider).await?;
+        }
+        Ok(was_cut)
     }
 
     pub(super) async fn broken(&self) -> Checked {
@@ -109,14 +135,20 @@ async fn run<P: DbProvider>(
     }
 }
 
-/// Polls a step so often, lets the runtime go on between, and drops it.
-async fn half_way<T>(polls: u32, step: impl Future<Output = T>) {
+/// Polls a step so often, each time when it asks for it, and drops it. Answers whether it was dropped,
+/// and not done by then.
+pub(super) async fn half_way<T>(polls: u32, step: impl Future<Output = T>) -> bool {
     let mut step = pin!(step);
-    for _ in 0..polls {
-        let mut context = Context::from_waker(Waker::noop());
-        if step.as_mut().poll(&mut context).is_ready() {
-            return;
+    let mut left = polls;
+    let was_cut = poll_fn(|cx| match step.as_mut().poll(cx) {
+        Poll::Ready(_) => Poll::Ready(false),
+        Poll::Pending => {
+            left -= 1;
+            if left == 0 { Poll::Ready(true) } else { Poll::Pending }
         }
-        tokio::task::yield_now().await;
-    }
+    })
+    .await;
+    // What it set going goes on meanwhile.
+    tokio::task::yield_now().await;
+    was_cut
 }

@@ -32,6 +32,9 @@ pub(super) enum Fault {
     ForgetsAbortInUse,
     NeverCompletes,
     LosesHalfWay,
+    LosesLate,
+    ClosesInUse,
+    StaysReadOnlyAborted,
     IgnoresBroken,
     HangsBroken,
     TakesTwo,
@@ -98,6 +101,7 @@ impl Drop for Lease {
 
 pub(super) struct ToyHandle {
     of: Arc<DatabaseGate>,
+    number: usize,
     seat: Arc<tokio::sync::Mutex<Option<Lease>>>,
     is_aborted: Arc<AtomicBool>,
 }
@@ -202,7 +206,13 @@ impl Toy {
         }
         let state = step(connection).err();
         // Taken from the handle meanwhile: dropped here, it is nowhere.
-        let taken = if self.has(Fault::LosesHalfWay) { seat.take() } else { None };
+        if self.has(Fault::LosesLate) {
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let loses = self.has(Fault::LosesHalfWay) || self.has(Fault::LosesLate);
+        let taken = if loses { seat.take() } else { None };
         let kept = taken.map(std::mem::ManuallyDrop::new);
         tokio::task::yield_now().await;
         if let Some(lease) = kept {
@@ -240,6 +250,7 @@ impl DbProvider for Toy {
         tokio::task::yield_now().await;
         let lease = self.lease(read_only);
         Ok(ToyHandle {
+            number: lease.connection.as_ref().map_or(0, |connection| connection.number),
             of: Arc::clone(&self.account),
             seat: Arc::new(tokio::sync::Mutex::new(Some(lease))),
             is_aborted: Arc::default(),
@@ -326,6 +337,11 @@ impl DbProvider for Toy {
             let fails = self.has(Fault::FailsToCloseAborted);
             return if fails { Err(self.closed()) } else { Ok(()) };
         }
+        if self.has(Fault::ClosesInUse) && handle.seat.try_lock().is_err() {
+            let connection = Connection { number: handle.number, ..Default::default() };
+            self.store.lock().idle.push(connection);
+            return Ok(());
+        }
         let Some(mut lease) = handle.seat.lock().await.take() else { return Ok(()) };
         if let Some(connection) = lease.connection.as_mut() {
             let staged = connection.staged.take().into_iter().flatten();
@@ -353,7 +369,11 @@ impl DbProvider for Toy {
         handle.is_aborted.store(true, Ordering::SeqCst);
         if let Ok(mut seat) = handle.seat.try_lock() {
             if let Some(lease) = seat.as_mut() {
-                lease.connection = None;
+                if self.has(Fault::StaysReadOnlyAborted) {
+                    lease.connection.as_mut().expect("not ended").staged = None;
+                } else {
+                    lease.connection = None;
+                }
             }
             *seat = None;
         }
