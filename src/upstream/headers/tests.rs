@@ -264,6 +264,10 @@ fn a_response_is_classified_by_its_status_first_and_its_body_second() {
     }
     let failure = UpstreamFailure::from_response(429, "test-service", &back, "slow down", now());
     assert_eq!(failure.summary(), "HTTP 429 from test-service: slow down (server asked for 7s)");
+    // The body is judged once, whole: what is told of it later is not judged by what was kept.
+    let told_later = UpstreamFailure::from_response(429, "s", &none, &buried, now());
+    let told_later = told_later.with_retry_after(Duration::from_secs(1));
+    assert_eq!(told_later.kind, FailureKind::QuotaExhausted);
 }
 
 #[test]
