@@ -83,6 +83,14 @@ const FORMS: &[Case] = &[
         ],
         |info| info.requests = limit(100, 9, 50),
     ),
+    // The early form says the window of its limit in the list behind it, and only a minute's is ours.
+    (&[("ratelimit-limit", "100, 1000;w=3600, 100;w=60")], |info| info.requests.limit = Some(100)),
+    (&[("ratelimit-limit", "100")], |info| info.requests.limit = Some(100)),
+    (&[("ratelimit-limit", "5000, 5000;w=3600"), ("ratelimit-remaining", "9")], |info| {
+        info.requests.remaining = Some(9)
+    }),
+    (&[("ratelimit-limit", "10;w=1")], NOTHING),
+    (&[("ratelimit-limit", "100, 100;w=1, 100;w=60")], NOTHING),
     (&[("X-RateLimit-Limit-Requests", "7")], |info| info.requests.limit = Some(7)),
     // Resets.
     (&[("x-ratelimit-reset-tokens", "1s")], |info| info.tokens.reset = secs(1)),
