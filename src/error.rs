@@ -230,7 +230,9 @@ impl fmt::Display for Shortage {
             Some(at) => {
                 let wait = at.saturating_duration_since(Instant::now());
                 let fits = if wanted.is_none() { "asked again" } else { "fits" };
-                write!(f, ", {fits} in {:.1} s)", wait.as_secs_f64())
+                // Rounded up, so that nobody comes back a moment early.
+                let tenths = wait.as_nanos().div_ceil(100_000_000);
+                write!(f, ", {fits} in {}.{} s)", tenths / 10, tenths % 10)
             }
             None => f.write_str(", fits when some is given back)"),
         }

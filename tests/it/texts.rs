@@ -92,6 +92,24 @@ async fn what_would_wait_says_how_much_is_in_use_and_when_it_fits() {
     );
 }
 
+/// Who comes back when the text says must not come too early.
+#[tokio::test(start_paused = true)]
+async fn the_wait_that_is_told_is_rounded_up() {
+    let admission = started();
+    for (millis, told) in [(1, "0.1 s"), (101, "0.2 s"), (1_000, "1.0 s"), (1_049, "1.1 s")] {
+        let bucket = bucket();
+        let failure = UpstreamFailure::status(429, "gpt-x", "slow down");
+        bucket.record_failure(&failure.with_retry_after(Duration::from_millis(millis)));
+        says(
+            &tries(&admission, Demand::new().tokens(&bucket, 2)),
+            &format!(
+                "would have to wait: `gpt-x` is short of 1 request of 2 tokens (0 of 600 in use, \
+                 fits in {told})"
+            ),
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_time_out_says_how_long_it_waited_and_what_for() {
     let (admission, bucket) = (started(), bucket());
