@@ -756,3 +756,13 @@ fn a_failure_is_logged_at_warn_with_its_summary_and_a_capped_hold_says_so() {
     assert!(text.contains("held for 600s") && text.contains("86400s"), "{text}");
     assert_eq!(logged(|| assert!(take(&bucket, 1).is_none())), "");
 }
+
+#[cfg(feature = "serde")]
+#[test]
+fn limits_travel_as_data_and_take_no_unknown_field() {
+    let limits: Limits = serde_json::from_str(r#"{"requests": 500, "tokens": 30000}"#).unwrap();
+    assert_eq!(limits, Limits::per_minute(500, 30_000));
+    let text = serde_json::to_string(&limits).unwrap();
+    assert_eq!(serde_json::from_str::<Limits>(&text).unwrap(), limits);
+    assert!(serde_json::from_str::<Limits>(r#"{"requests": 1, "tokens": 1, "burst": 1}"#).is_err());
+}
