@@ -11,7 +11,7 @@ use crate::db::{AnyProvider, DbProvider};
 use crate::demand::Demand;
 use crate::error::{AccountPanic, AdmitError};
 use crate::limits::HttpGate;
-use crate::models::{Accounts, ModelSpec, Usage};
+use crate::models::{Accounts, ModelSpec, Prices, RegistryError, Usage};
 use crate::sync::Arc;
 
 /// Everything a job needs, as it would say it: calls of models, HTTP, limits of its own, databases.
@@ -146,6 +146,9 @@ impl Requirements {
         let mut calls = Vec::with_capacity(self.calls.len());
         for Call { model, calls: times, reserved } in self.calls {
             let account = accounts.account(&model)?;
+            if let Some(Err(source)) = model.prices.as_ref().map(Prices::validate) {
+                return Err(RegistryError::Spec { model: model.id.clone(), source }.into());
+            }
             let amount = match model.max_concurrent {
                 Some(_) => Amount::permits(times),
                 None => Amount { requests: times, units: reserved.total() },

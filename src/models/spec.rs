@@ -219,7 +219,8 @@ impl Prices {
         Money::new(amount, self.currency)
     }
 
-    fn validate(&self) -> Result<(), ConfigError> {
+    /// Refuses a price that would pay for being used.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         for (field, value) in [
             ("prices.input", self.input),
             ("prices.output", self.output),

@@ -38,6 +38,22 @@ fn capped(cap: &str) -> (Arc<SpendLedger>, World) {
     (ledger, world)
 }
 
+/// A price below zero would pay the workflow for its jobs, and its cap would never be reached.
+#[tokio::test(start_paused = true)]
+async fn a_model_with_a_negative_price_is_not_called() {
+    let (ledger, world) = capped("1");
+    let prices = Prices::per_million(Decimal::ONE, Decimal::NEGATIVE_ONE);
+    let model = ModelSpec::new("paying", 10_000_000).with_prices(prices);
+    let ran = world.runner.run(one_call(&model), async |_| Ok::<_, String>(())).await;
+    let error = ran.unwrap_err();
+    assert!(matches!(error, RunError::Requirements(_)), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "model `paying` cannot be limited as specified: prices.output is -1, but must not be negative"
+    );
+    assert!(ledger.spent("w").is_zero() && ledger.committed("w").is_zero());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_recorded_replaces_what_was_reserved_on_bucket_and_ledger() {
     let (ledger, world) = capped("1");
