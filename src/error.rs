@@ -11,6 +11,7 @@ use crate::account::Refusal;
 use crate::amount::Amount;
 use crate::one_line::OneLine;
 use crate::sync::Arc;
+use crate::time_left::TimeLeft;
 
 /// Any error of code that is the host's own.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -238,7 +239,7 @@ impl fmt::Display for Shortage {
             Some(at) => {
                 let wait = at.saturating_duration_since(Instant::now());
                 let fits = if wanted.is_none() { "asked again" } else { "fits" };
-                write!(f, ", {fits} in {:.1} s)", wait.as_secs_f64())
+                write!(f, ", {fits} in {})", TimeLeft(wait))
             }
             None => f.write_str(", fits when some is given back)"),
         }

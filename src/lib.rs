@@ -76,6 +76,7 @@ mod snapshot;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod time_left;
 mod upstream;
 
 pub use account::{

@@ -22,6 +22,8 @@ use crate::upstream::{FailureKind, UpstreamFailure};
 /// assert_eq!(RetryPolicy::none().max_retries, 0);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RetryPolicy {
     /// How many attempts after the first. Default 3.
     pub max_retries: u32,
@@ -152,5 +154,15 @@ mod tests {
         };
         let failure = UpstreamFailure::status(429, "m", "");
         assert!(policy.wait(&failure, 10, 0.999) > secs(1));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_policy_as_data_needs_only_what_differs_and_refuses_what_it_does_not_know() {
+        let policy: RetryPolicy = serde_json::from_str(r#"{"max_retries": 9}"#).unwrap();
+        assert_eq!(policy, RetryPolicy { max_retries: 9, ..RetryPolicy::default() });
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<RetryPolicy>(&text).unwrap(), policy);
+        assert!(serde_json::from_str::<RetryPolicy>(r#"{"retries": 9}"#).is_err());
     }
 }

@@ -20,6 +20,8 @@ use crate::upstream::UpstreamFailure;
 
 /// What a minute allows: requests, and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Limits {
     /// Requests a minute.
     pub requests: u32,

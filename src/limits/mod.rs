@@ -3,6 +3,8 @@
 mod bucket;
 mod circuit;
 mod gate;
+#[cfg(test)]
+mod logged;
 mod memory;
 mod named;
 mod router;

@@ -204,6 +204,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_counted_before_the_throttle_fell_to_zero_counts_no_more() {
+        let (mut throttle, start) = throttle();
+        throttle.pressure(1, start);
+        assert!(!throttle.success(start) && !throttle.success(start));
+        let calm = start + 5 * MINUTE;
+        assert!(throttle.success(calm));
+        assert_eq!(throttle.tenths(), 0);
+        throttle.pressure(1, calm);
+        let fell: Vec<bool> = (0..3).map(|_| throttle.success(calm)).collect();
+        assert_eq!(fell, [false, false, true]);
+    }
+
+    #[test]
     fn relaxing_ends_at_exactly_zero() {
         let (mut throttle, now) = throttle();
         throttle.pressure(1, now);

@@ -215,7 +215,7 @@ impl ElasticWindow {
             self.link.grew();
         }
         if closed {
-            tracing::info!(window = %self.link.name(), "the upstream has recovered: circuit closed");
+            tracing::info!(account = %self.link.name(), "the upstream has recovered: circuit closed");
         }
     }
 
@@ -246,8 +246,8 @@ impl ElasticWindow {
         drop(state);
         if let Some(cooldown) = opened {
             self.link.may_refuse();
-            let window = self.link.name();
-            tracing::warn!(%window, ?cooldown, "circuit blocked; the upstream said \"{said}\"");
+            let account = self.link.name();
+            tracing::warn!(%account, ?cooldown, "circuit blocked; the upstream said \"{said}\"");
         }
     }
 }

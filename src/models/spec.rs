@@ -224,6 +224,7 @@ impl Prices {
         Money::new(amount, self.currency)
     }
 
+    /// Refuses a price that would pay for being used.
     fn validate(&self) -> Result<(), ConfigError> {
         for (field, value) in [
             ("prices.input", self.input),

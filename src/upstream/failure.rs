@@ -20,7 +20,8 @@ pub enum FailureKind {
     Overload,
     /// A fault that says nothing about capacity (another 5xx, no response at all). Weight 0.
     Transient,
-    /// The account with the upstream is exhausted or unpaid. Weight 0, and trying again is no use.
+    /// The account with the upstream is exhausted or unpaid (402, or a 429 or 403 that says so).
+    /// Weight 0, and trying again is no use.
     QuotaExhausted,
     /// The request itself was wrong (another 4xx). Weight 0, and trying again is no use.
     Rejected,
@@ -110,12 +111,14 @@ impl UpstreamFailure {
     }
 
     /// The same failure, from a service that said when to come back. A 503 that does is an
-    /// overload rather than a stray fault.
+    /// overload rather than a stray fault; any other kind stays as it is.
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Duration) -> Self {
         self.retry_after = Some(retry_after);
-        if let Some(status) = self.status {
-            self.kind = classify(status, &self.message, true);
+        // Nothing else is judged anew: the host may have set the kind, and the whole body, of which
+        // the message is the beginning, may have.
+        if self.status == Some(503) && self.kind == FailureKind::Transient {
+            self.kind = FailureKind::Overload;
         }
         self
     }
@@ -179,9 +182,10 @@ pub(super) fn classify(status: u16, message: &str, says_when: bool) -> FailureKi
 
 fn speaks_of_quota(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
-    ["insufficient_quota", "insufficient quota", "billing", "credit balance"]
-        .iter()
-        .any(|words| message.contains(words))
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    // An ordinary rate limit may point to the page where a higher one is sold.
+    says(&["insufficient_quota", "insufficient quota", "credit balance"])
+        || (says(&["billing"]) && !says(&["rate limit", "rate_limit", "try again in", "retry in"]))
 }
 
 fn shorten(message: &str) -> String {
@@ -221,6 +225,42 @@ mod tests {
         assert_eq!(failure.kind.weight(), 0);
         assert!(!failure.is_retryable());
         assert!(failure.summary().contains("does not help"));
+    }
+
+    #[test]
+    fn a_kind_that_was_set_stays_when_the_wait_is_told_later() {
+        let second = Duration::from_secs(1);
+        for own in [FailureKind::QuotaExhausted, FailureKind::Rejected, FailureKind::Overload] {
+            let failure = UpstreamFailure::status(429, "s", "").with_kind(own);
+            assert_eq!(failure.with_retry_after(second).kind, own);
+        }
+        let first = UpstreamFailure::status(503, "s", "").with_retry_after(second);
+        assert_eq!(first.with_kind(FailureKind::Rejected).kind, FailureKind::Rejected);
+    }
+
+    #[test]
+    fn a_rate_limit_that_points_to_a_billing_page_is_a_rate_limit() {
+        for message in [
+            "Rate limit reached for gpt-x on requests per min. Limit: 3 / min. Please add a payment \
+             method to increase your rate limit. Visit https://api.example/account/billing.",
+            "You have been rate limited. Go to https://api.example/settings/billing to upgrade.",
+            "You exceeded your current quota, please check your plan and billing details. Please \
+             retry in 36.6s.",
+            "Too many requests: try again in 20s, or see billing",
+            r#"{"code": "rate_limit_exceeded", "see": "https://api.example/billing"}"#,
+        ] {
+            assert_eq!(kind(429, message), FailureKind::RateLimit, "{message}");
+        }
+        for message in [
+            "You exceeded your current quota, please check your plan and billing details.",
+            "Your account is not active, please check your billing details on our website.",
+            "Billing hard limit has been reached",
+            "Your credit balance is too low to raise the rate limit",
+            r#"insufficient_quota; see docs/rate-limits"#,
+        ] {
+            assert_eq!(kind(429, message), FailureKind::QuotaExhausted, "{message}");
+            assert_eq!(kind(403, message), FailureKind::QuotaExhausted, "{message}");
+        }
     }
 
     #[test]

@@ -21,9 +21,10 @@ impl RateLimitInfo {
     /// Read are OpenAI's `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, Anthropic's
     /// `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}`,
     /// the IETF's `RateLimit` and `RateLimit-Policy` with their early form
-    /// `RateLimit-{Limit,Remaining,Reset}`, `retry-after`, and `retry-after-ms`, which is the more
-    /// exact of the two and goes before the other. Where several families speak of one dimension,
-    /// the first of them, in this order, is taken whole.
+    /// `RateLimit-{Limit,Remaining,Reset}` (a limit that says a window must say a minute),
+    /// `retry-after`, and `retry-after-ms`, which is the more exact of the two and goes before the
+    /// other. Where several families speak of one dimension, the first of them, in this order, is
+    /// taken whole.
     ///
     /// A value that is missing, malformed, negative, sent twice, over a day, or a date that has
     /// passed is absent; the others are read all the same. The reading has kind
@@ -158,7 +159,7 @@ fn reading(headers: &HeaderMap, now: SystemTime, name: impl Fn(&str) -> String) 
 /// Before its seventh draft the IETF's limit had three fields, the first of them a list.
 fn early_draft(headers: &HeaderMap, now: SystemTime) -> LimitReading {
     LimitReading {
-        limit: one(headers, "ratelimit-limit").and_then(quota::first_count),
+        limit: one(headers, "ratelimit-limit").and_then(quota::count_per_minute),
         ..reading(headers, now, |what| format!("ratelimit-{what}"))
     }
 }

@@ -31,8 +31,19 @@ pub(super) fn policies(policy: Option<&str>, state: Option<&str>) -> Vec<QuotaPo
 }
 
 /// The first number of a `RateLimit-Limit` field of the early drafts: `100, 100;w=60`.
-pub(super) fn first_count(text: &str) -> Option<u64> {
-    list(text)?.first().and_then(|member| member.value.count())
+///
+/// It is the limit that runs out first, and those behind it say over what windows. `None` where that
+/// is not a minute: a limit an hour would be taken for sixty times what it is.
+pub(super) fn count_per_minute(text: &str) -> Option<u64> {
+    let members = list(text)?;
+    let limit = members.first()?.value.count()?;
+    let is_of_a_minute =
+        |member: &Member| member.parameter("w").is_none_or(|window| window.count() == Some(60));
+    members
+        .iter()
+        .filter(|member| member.value.count() == Some(limit))
+        .all(is_of_a_minute)
+        .then_some(limit)
 }
 
 /// The members of a field; none when it is malformed, and none of a name that occurs twice: of
@@ -157,9 +168,9 @@ mod tests {
             ],
         );
         expect("", "remaining=3", &[("", "requests", None, None, Some(3), None)]);
-        assert_eq!(first_count("100, 100;w=60"), Some(100));
-        assert_eq!(first_count("-1"), None);
-        assert_eq!(first_count("abc"), None);
+        assert_eq!(count_per_minute("100, 100;w=60"), Some(100));
+        assert_eq!(count_per_minute("-1"), None);
+        assert_eq!(count_per_minute("abc"), None);
     }
 
     #[test]

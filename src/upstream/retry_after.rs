@@ -271,6 +271,39 @@ mod tests {
         }
 
         #[test]
+        fn every_date_within_a_day_reads_back_in_the_three_forms_of_http(
+            now in prop_oneof![0..3_155_000_000_u64, 0..253_402_000_000_u64],
+            nanos in 0..1_000_000_000_u32,
+            ahead in -90_000..90_000_i64,
+        ) {
+            let Some(then) = now.checked_add_signed(ahead) else { return Ok(()) };
+            let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(then));
+            // `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT`,
+            // `Sun Nov  6 08:49:37 1994`.
+            let (weekday, day, month, year, time) =
+                (&date[..3], &date[5..7], &date[8..11], &date[12..16], &date[17..25]);
+            let whole = ["Mon", "Tues", "Wednes", "Thurs", "Fri", "Satur", "Sun"]
+                .into_iter()
+                .find(|whole| whole.starts_with(weekday))
+                .unwrap();
+            let mut forms = vec![
+                date.clone(),
+                format!("{weekday} {month} {:>2} {time} {year}", day.trim_start_matches('0')),
+            ];
+            if (1970..2070).contains(&year.parse().unwrap()) {
+                forms.push(format!("{whole}day, {day}-{month}-{} {time} GMT", &year[2..]));
+            }
+            let from = UNIX_EPOCH + Duration::new(now, nanos);
+            let expected = u64::try_from(ahead)
+                .ok()
+                .and_then(|ahead| Duration::from_secs(ahead).checked_sub(Duration::from_nanos(nanos.into())))
+                .filter(|wait| *wait <= LONGEST);
+            for form in forms {
+                prop_assert_eq!(retry_after(&form, from), expected, "{}", form);
+            }
+        }
+
+        #[test]
         fn every_duration_under_a_day_reads_back(h in 0..24_u64, m in 0..60_u64, ms in 0..60_000_u64) {
             let text = format!("{h}h{m}m{}.{:03}s", ms / 1_000, ms % 1_000);
             prop_assert_eq!(reset(&text, now()), millis((h * 60 + m) * 60_000 + ms));

@@ -8,6 +8,7 @@ use admit::{
     RejectReason, TryAdmitError,
 };
 use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio_test::task::spawn;
 use tokio_util::sync::CancellationToken;
 
@@ -397,4 +398,19 @@ async fn a_cascade_is_told_in_the_order_it_was_decided() {
     let goes = |n: u32, waiting| (EventKind::GrantedFromHold, Some(n.to_string()), waiting);
     assert_eq!(steps, [(EventKind::Released, None, 6), goes(0, 5), goes(1, 4), goes(2, 3)]);
     drop(line);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_events_end_with_the_last_handle_and_the_last_grant() {
+    let admission = started();
+    let mut events = admission.subscribe();
+    let gate = gate(1);
+    let grant = admission.admit(permits(&gate, 1)).await.unwrap();
+    drop(admission);
+    settle().await;
+    assert_steps(&mut events, &[("gate of 1", EventKind::GrantedImmediate)]);
+    assert_eq!(events.try_recv(), Err(TryRecvError::Empty), "the grant will have more to tell");
+    drop(grant);
+    assert_steps(&mut events, &[("gate of 1", EventKind::Released)]);
+    assert_eq!(events.try_recv(), Err(TryRecvError::Closed));
 }

@@ -93,6 +93,24 @@ async fn what_would_wait_says_how_much_is_in_use_and_when_it_fits() {
     );
 }
 
+/// Who comes back when the text says must not come too early.
+#[tokio::test(start_paused = true)]
+async fn the_wait_that_is_told_is_rounded_up() {
+    let admission = started();
+    for (millis, told) in [(1, "0.1 s"), (101, "0.2 s"), (1_000, "1.0 s"), (1_049, "1.1 s")] {
+        let bucket = bucket();
+        let failure = UpstreamFailure::status(429, "gpt-x", "slow down");
+        bucket.record_failure(&failure.with_retry_after(Duration::from_millis(millis)));
+        says(
+            &tries(&admission, Demand::new().tokens(&bucket, 2)),
+            &format!(
+                "would have to wait: `gpt-x` is short of 1 request of 2 tokens (10 of 10 requests and \
+                 600 of 600 tokens a minute available, throttle 0.5, held for {told}, fits in {told})"
+            ),
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_bucket_is_short_of_is_told_in_the_unit_that_is_short() {
     let (admission, bucket) = (started(), bucket());

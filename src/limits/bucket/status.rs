@@ -4,6 +4,8 @@ use std::fmt;
 
 use tokio::time::Instant;
 
+use crate::time_left::TimeLeft;
+
 /// What a [`TokenBucket`](crate::TokenBucket) holds at one instant.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -59,7 +61,7 @@ impl fmt::Display for TokenBucketStatus {
         }
         if let Some(until) = self.held_until {
             let left = until.saturating_duration_since(self.read_at);
-            write!(f, ", held for {:.1} s", left.as_secs_f64())?;
+            write!(f, ", held for {}", TimeLeft(left))?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::logged::logged;
 use crate::testing::Announcements;
 use tokio::time::advance;
 
@@ -716,43 +717,31 @@ fn threads_never_overdraw_a_bucket() {
     assert_eq!(taken, 1_000);
 }
 
-/// What is logged while `run` runs, on this thread.
-fn logged(run: impl FnOnce()) -> String {
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, run);
-    let bytes = lines.0.lock().clone();
-    String::from_utf8(bytes).unwrap()
-}
-
 #[test]
 fn a_failure_is_logged_at_warn_with_its_summary_and_a_capped_hold_says_so() {
     let bucket = new_bucket(600, 60_000);
-    let text = logged(|| {
+    let lines = logged(|| {
         let charge = take(&bucket, 1).unwrap();
         let failure = too_many_requests().with_retry_after(secs(7));
         bucket.on_upstream_failure(&failure, &charge, Instant::now());
     });
-    let expected = "HTTP 429 from gpt-x: slow down (server asked for 7s)";
-    assert!(text.contains("WARN") && text.contains(expected), "{text}");
-    assert_eq!(text.lines().count(), 1, "{text}");
+    let summary = "HTTP 429 from gpt-x: slow down (server asked for 7s)";
+    assert_eq!(lines, [format!("WARN {summary} account=gpt-x")]);
 
-    let text = logged(|| {
+    let lines = logged(|| {
         bucket.record_failure(&too_many_requests().with_retry_after(secs(86_400)));
     });
-    assert!(text.contains("held for 600s") && text.contains("86400s"), "{text}");
-    assert_eq!(logged(|| assert!(take(&bucket, 1).is_none())), "");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].contains("held for 600s") && lines[1].contains("86400s"), "{lines:?}");
+    assert!(logged(|| assert!(take(&bucket, 1).is_none())).is_empty());
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn limits_travel_as_data_and_take_no_unknown_field() {
+    let limits: Limits = serde_json::from_str(r#"{"requests": 500, "tokens": 30000}"#).unwrap();
+    assert_eq!(limits, Limits::per_minute(500, 30_000));
+    let text = serde_json::to_string(&limits).unwrap();
+    assert_eq!(serde_json::from_str::<Limits>(&text).unwrap(), limits);
+    assert!(serde_json::from_str::<Limits>(r#"{"requests": 1, "tokens": 1, "burst": 1}"#).is_err());
 }

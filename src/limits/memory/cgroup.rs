@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::MemoryReading;
-use super::kept_file::{KeptFile, figure, unreadable};
+use super::kept_file::{KeptFile, figure, read, unreadable};
 
 /// The two generations of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,7 +261,7 @@ impl Groups {
 
     /// The groups of this process; none where the machine has no such thing.
     pub(super) fn of_this_process() -> Self {
-        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let read = |path| read(Path::new(path)).unwrap_or_default();
         Place::find(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
             .map_or_else(|| Self { groups: Vec::new() }, |place| Self::open(&place))
     }
@@ -287,12 +287,12 @@ impl Group {
 
     /// The figures; `None`, and nothing else read, when the group has no limit.
     fn read(&mut self) -> io::Result<Option<Figures>> {
-        let Some(limit) = limit(self.limit.text()?)? else {
+        let Some(limit) = limit(&self.limit.text()?)? else {
             return Ok(None);
         };
-        let usage = self.usage.text()?.trim();
-        let usage = usage.parse().map_err(|_| unreadable("cgroup usage"))?;
-        let inactive_file = inactive_file(self.stat.text()?, self.version);
+        let usage = self.usage.text()?;
+        let usage = usage.trim().parse().map_err(|_| unreadable("cgroup usage"))?;
+        let inactive_file = inactive_file(&self.stat.text()?, self.version);
         Ok(Some(Figures { usage, inactive_file, limit: Some(limit) }))
     }
 }

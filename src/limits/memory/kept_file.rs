@@ -1,5 +1,6 @@
 //! A small text file that is read again and again.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(super) struct KeptFile {
     file: File,
-    text: String,
+    text: Vec<u8>,
 }
 
 impl KeptFile {
@@ -18,17 +19,24 @@ impl KeptFile {
     const LONGEST: u64 = 256 * 1024;
 
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)?, text: String::with_capacity(4 * 1024) })
+        Ok(Self { file: File::open(path)?, text: Vec::with_capacity(4 * 1024) })
     }
 
     /// The file's text as it is now.
-    pub(super) fn text(&mut self) -> io::Result<&str> {
+    ///
+    /// What is no UTF-8 is replaced: names are among it, and the figures beside them still count.
+    pub(super) fn text(&mut self) -> io::Result<Cow<'_, str>> {
         self.text.clear();
         self.file.seek(SeekFrom::Start(0))?;
         // Through `take`, which does not ask the file for its size first.
-        (&mut self.file).take(Self::LONGEST).read_to_string(&mut self.text)?;
-        Ok(&self.text)
+        (&mut self.file).take(Self::LONGEST).read_to_end(&mut self.text)?;
+        Ok(String::from_utf8_lossy(&self.text))
     }
+}
+
+/// The text of a file that is read once, with what is no UTF-8 replaced.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The number after `key`, in lines of `key number` or `key: number kB`.
@@ -58,6 +66,19 @@ mod tests {
         assert_eq!(kept.text().unwrap(), "12345\n");
         std::fs::write(&path, "7\n").unwrap();
         assert_eq!(kept.text().unwrap(), "7\n");
+    }
+
+    #[test]
+    fn a_name_cut_in_the_middle_of_a_character_hides_no_figure() {
+        // The kernel keeps fifteen bytes of a process's name, and mounts may have any.
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, b"Name:\ta\xe3\x81\nVmRSS:\t 12 kB\n").unwrap();
+        let mut kept = KeptFile::open(file.path()).unwrap();
+        assert_eq!(figure(&kept.text().unwrap(), "VmRSS"), Some(12));
+        let mounts = b"9 8 0:1 / /mnt/\xff rw - ext4 /dev/sdb rw\n\
+            31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        std::fs::write(file.path(), mounts).unwrap();
+        assert!(read(file.path()).unwrap().contains(" - cgroup2 "));
     }
 
     #[test]

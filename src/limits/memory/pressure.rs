@@ -156,6 +156,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_released_without_a_limit_remembers_no_floor() {
+        let mut pressure = Pressure::default();
+        release_at(&mut pressure, 85);
+        for _ in 0..2 {
+            pressure.observe(MemoryReading::new(500, 0), Instant::now());
+            pressure.commit();
+        }
+        at(&mut pressure, 94);
+        at(&mut pressure, 85);
+        assert_eq!(pressure.penalty(), 1.0);
+        assert_eq!(pressure.floor_ratio(), 0.85);
+    }
+
+    #[test]
     fn an_older_now_counts_as_the_latest() {
         let now = Instant::now();
         let earlier = now - Duration::from_millis(5);

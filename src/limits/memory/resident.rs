@@ -57,7 +57,7 @@ impl MemorySource for ResidentMemory {
 impl Meter {
     fn read(&mut self) -> io::Result<u64> {
         match self {
-            Self::Status(file) => resident(file.text()?),
+            Self::Status(file) => resident(&file.text()?),
             Self::System(system) => {
                 let system = match system {
                     Some(system) => system,

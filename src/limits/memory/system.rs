@@ -112,7 +112,7 @@ impl Meter {
     fn open() -> io::Result<Self> {
         if cfg!(target_os = "linux")
             && let Ok(mut file) = KeptFile::open(Path::new("/proc/meminfo"))
-            && file.text().is_ok_and(|text| Machine::parse(text).is_some())
+            && file.text().is_ok_and(|text| Machine::parse(&text).is_some())
         {
             return Ok(Self::Meminfo(file));
         }
@@ -123,7 +123,7 @@ impl Meter {
     fn read(&mut self) -> io::Result<Machine> {
         match self {
             Self::Meminfo(file) => {
-                Machine::parse(file.text()?).ok_or_else(|| unreadable("machine memory"))
+                Machine::parse(&file.text()?).ok_or_else(|| unreadable("machine memory"))
             }
             Self::System(system) => {
                 system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());

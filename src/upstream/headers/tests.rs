@@ -83,6 +83,14 @@ const FORMS: &[Case] = &[
         ],
         |info| info.requests = limit(100, 9, 50),
     ),
+    // The early form says the window of its limit in the list behind it, and only a minute's is ours.
+    (&[("ratelimit-limit", "100, 1000;w=3600, 100;w=60")], |info| info.requests.limit = Some(100)),
+    (&[("ratelimit-limit", "100")], |info| info.requests.limit = Some(100)),
+    (&[("ratelimit-limit", "5000, 5000;w=3600"), ("ratelimit-remaining", "9")], |info| {
+        info.requests.remaining = Some(9)
+    }),
+    (&[("ratelimit-limit", "10;w=1")], NOTHING),
+    (&[("ratelimit-limit", "100, 100;w=1, 100;w=60")], NOTHING),
     (&[("X-RateLimit-Limit-Requests", "7")], |info| info.requests.limit = Some(7)),
     // Resets.
     (&[("x-ratelimit-reset-tokens", "1s")], |info| info.tokens.reset = secs(1)),
@@ -264,6 +272,10 @@ fn a_response_is_classified_by_its_status_first_and_its_body_second() {
     }
     let failure = UpstreamFailure::from_response(429, "test-service", &back, "slow down", now());
     assert_eq!(failure.summary(), "HTTP 429 from test-service: slow down (server asked for 7s)");
+    // The body is judged once, whole: what is told of it later is not judged by what was kept.
+    let told_later = UpstreamFailure::from_response(429, "s", &none, &buried, now());
+    let told_later = told_later.with_retry_after(Duration::from_secs(1));
+    assert_eq!(told_later.kind, FailureKind::QuotaExhausted);
 }
 
 #[test]

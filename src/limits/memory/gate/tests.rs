@@ -208,6 +208,19 @@ fn progress_is_for_whoever_has_nothing_in_flight() {
 }
 
 #[test]
+fn whoever_waits_for_progress_is_asked_again_before_it() {
+    let memory = ScriptedMemory::at_percent(96.0);
+    let builder = MemoryGate::builder().source(Arc::clone(&memory)).progress_after(ms(3_600_000));
+    let gate = builder.build().unwrap();
+    let mut line = Line::new(&gate);
+    let start = Instant::now();
+    assert!(!line.arrives(start));
+    assert_eq!(line.next(start), MemoryGate::RECHECK);
+    memory.set_percent(50.0);
+    assert_eq!(line.until_one_goes(start), MemoryGate::RECHECK);
+}
+
+#[test]
 fn the_latch_holds_everybody_whatever_the_turn() {
     let (memory, gate) = scripted(95.0);
     let now = Instant::now();

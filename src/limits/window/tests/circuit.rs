@@ -3,6 +3,7 @@
 use tokio::time::advance;
 
 use super::*;
+use crate::limits::logged::logged;
 
 #[tokio::test(start_paused = true)]
 async fn j1_only_three_failures_in_a_row_open_it() {
@@ -307,4 +308,26 @@ async fn a_window_is_fresh_when_forgetting_it_would_forgive_nothing() {
     let rig = Rig::blocked();
     advance(3_600 * SECOND).await;
     assert!(!rig.window.is_fresh(Instant::now()), "a circuit that is not healthy");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_that_opens_is_logged_at_warn_and_one_that_closes_at_info() {
+    let rig = Rig::brittle();
+    let fails = || rig.window.record_failure(&slow_down());
+    assert!(logged(|| (0..2).for_each(|_| fails())).is_empty());
+    let opened = |cooldown: u32| {
+        format!(
+            "WARN circuit blocked; the upstream said \"HTTP 429 from geo: slow down\" account=geo \
+             cooldown={cooldown}s"
+        )
+    };
+    assert_eq!(logged(fails), [opened(30)]);
+    assert!(logged(fails).is_empty(), "it is open already");
+    advance(30 * SECOND).await;
+    rig.take(1, 1).expect("the probe");
+    assert_eq!(logged(fails), [opened(60)]);
+    advance(60 * SECOND).await;
+    rig.take(2, 1).expect("the probe");
+    let closed = "INFO the upstream has recovered: circuit closed account=geo";
+    assert_eq!(logged(|| (0..2).for_each(|_| rig.window.record_success())), [closed]);
 }

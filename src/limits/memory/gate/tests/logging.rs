@@ -1,43 +1,5 @@
-use std::io::Write;
-
-use tracing_subscriber::fmt::MakeWriter;
-
 use super::*;
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-fn logged(work: impl FnOnce()) -> Vec<String> {
-    let lines = Lines::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(lines.clone())
-        .with_ansi(false)
-        .without_time()
-        .with_target(false)
-        .finish();
-    tracing::subscriber::with_default(subscriber, work);
-    let text = String::from_utf8(lines.0.lock().clone()).unwrap();
-    text.lines().map(|line| line.trim().to_owned()).collect()
-}
+use crate::limits::logged::logged;
 
 #[test]
 fn the_latch_is_logged_at_warn_and_its_clearing_at_info_with_the_same_summary() {
