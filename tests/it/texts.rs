@@ -165,7 +165,7 @@ async fn memory_that_holds_somebody_is_named_with_its_bytes() {
     says(
         &error,
         "would have to wait: `memory` lets nobody go now (CRITICAL: 96.0 % used (915.5 MiB of \
-         953.7 MiB), floor 96.0 %, 0 held, pace 30000 ms, growth penalty 1.0, asked again in 2.0 s)",
+         953.7 MiB), floor 96.0 %, 0 waiting, pace 30000 ms, growth penalty 1.0, asked again in 2.0 s)",
     );
 }
 
