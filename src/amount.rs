@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// How much one job wants of one account.
@@ -115,6 +116,7 @@ pub struct JobInfo {
     /// The workflow the job belongs to, if any.
     pub workflow: Option<Arc<str>>,
     /// Whatever else should appear beside the job, in the order it was added.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub extra: Vec<(Arc<str>, Arc<str>)>,
 }
 
@@ -139,9 +141,11 @@ impl JobInfo {
     }
 }
 
+/// One line, whatever the label holds: it stands in log lines and tables, and a host may have made it
+/// of what somebody else chose.
 impl fmt::Display for JobInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.id)
+        write!(f, "{} ({})", OneLine(&self.name), OneLine(&self.id))
     }
 }
 

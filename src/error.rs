@@ -33,7 +33,7 @@ impl fmt::Display for Names<'_> {
 
 /// A value that cannot be configured: which field, what it was, what it must be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {value}, but {requirement}")]
+#[error("{field} is {}, but {requirement}", OneLine(value))]
 #[non_exhaustive]
 pub struct ConfigError {
     /// The field, as the constructor or the setter calls it.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::amount::JobInfo;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// What kind of limit an account is.
@@ -41,7 +42,10 @@ impl Category {
 
 impl fmt::Display for Category {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        match self {
+            Self::Other(name) => f.pad(&OneLine(name).to_string()),
+            _ => f.pad(self.as_str()),
+        }
     }
 }
 
@@ -129,7 +133,7 @@ pub struct LimiterEvent {
     /// The step.
     pub kind: EventKind,
     /// How long the account had kept the job, for `GrantedFromHold` and for `Rejected` after a hold.
-    #[cfg_attr(feature = "serde", serde(with = "millis"))]
+    #[cfg_attr(feature = "serde", serde(default, with = "millis"))]
     pub wait: Option<Duration>,
     /// Why the job left, for `Rejected`.
     pub reason: Option<RejectReason>,
@@ -219,5 +223,20 @@ mod tests {
         assert!(text.contains("1700000000123") && text.contains("\"wait\":250"), "{text}");
         assert!(text.contains("granted_from_hold"), "{text}");
         assert_eq!(serde_json::from_str::<LimiterEvent>(&text).unwrap(), event);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn data_that_leaves_out_what_is_empty_or_knows_more_is_read() {
+        let event = r#"{"sequence": 1, "at": 5, "account": "http", "category": "semaphore",
+            "capacity": 4, "in_use": 0, "waiting": 0, "kind": "released", "amount": 1,
+            "job": {"id": "1", "name": "one"}, "of_a_later_version": {}}"#;
+        let event: LimiterEvent = serde_json::from_str(event).unwrap();
+        assert_eq!((event.wait, event.reason, event.indicator), (None, None, None));
+        assert_eq!(*event.job.unwrap(), JobInfo::new("1", "one"));
+        let totals: crate::Totals = serde_json::from_str(r#"{"granted": 7}"#).unwrap();
+        assert_eq!(totals, crate::Totals { granted: 7, ..Default::default() });
+        let waits: crate::WaitHistogram = serde_json::from_str(r#"{"longer": 2}"#).unwrap();
+        assert_eq!(waits.count(), 2);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::amount::{Amount, JobInfo};
 use crate::error::Shortage;
 use crate::events::Category;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// Everything an admission knows, read under one hold of its lock.
@@ -101,6 +102,7 @@ pub struct HeadSnapshot {
 /// How jobs have fared since the admission was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct Totals {
     /// Granted, at once or from the line.
@@ -135,6 +137,7 @@ pub struct Unseen {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct WaitHistogram {
     /// Granted without waiting at all.
@@ -213,9 +216,10 @@ impl fmt::Display for Snapshot {
             let oldest =
                 account.oldest_wait.map_or_else(String::new, |oldest| format!("{oldest:.1?}"));
             let state = match (&account.indicator, account.quarantined) {
-                (_, true) => "quarantined",
-                (Some(indicator), _) => indicator,
-                (None, _) => "",
+                (_, true) => OneLine("quarantined"),
+                // An account of the host's own may say anything.
+                (Some(indicator), _) => OneLine(indicator),
+                (None, _) => OneLine(""),
             };
             let line = format!(
                 "{:name$}  {:kind$}  {:>12}  {:>12}  {:>7}  {oldest:>9}  {state}",

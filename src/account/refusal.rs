@@ -6,11 +6,12 @@ use std::fmt;
 use tokio::time::Instant;
 
 use crate::amount::Amount;
+use crate::one_line::OneLine;
 
 /// Why an account refuses a demand outright, rather than letting it wait.
 ///
 /// The text is read by people and by language models: it says what was asked, what the limit is,
-/// and what to do. The account's name is added by whoever reports it.
+/// and what to do. The account's name is added by whoever reports it. `Display` is one line.
 ///
 /// # Examples
 ///
@@ -22,7 +23,7 @@ use crate::amount::Amount;
 /// assert!(refusal.retry_instant().is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
+#[error("{}", OneLine(text))]
 pub struct Refusal {
     text: Cow<'static, str>,
     retry_at: Option<Instant>,

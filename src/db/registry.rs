@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::{CountingProvider, DatabaseSettings, DbProvider};
 use crate::error::{ConfigError, Names};
+use crate::one_line::OneLine;
 use crate::sync::{Arc, Mutex, OnceLock};
 
 /// Why the registry of databases would not.
@@ -25,7 +26,7 @@ pub enum DbProvidersError {
         kind: &'static str,
     },
     /// There is no provider of the name.
-    #[error("no database `{name}` is registered; there is {}", Names(names))]
+    #[error("no database `{}` is registered; there is {}", OneLine(name), Names(names))]
     Unknown {
         /// The name that was asked for.
         name: String,

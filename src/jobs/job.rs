@@ -20,6 +20,7 @@ use super::run_error::RunError;
 use super::runner::Parts;
 use super::stop::Stop;
 use crate::amount::JobInfo;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// One job about to be run; see [`JobRunner::job`](crate::JobRunner::job).
@@ -212,8 +213,8 @@ impl fmt::Debug for Job {
 fn span_of(job: &JobInfo) -> Span {
     tracing::info_span!(
         "admit.job",
-        id = %job.id,
-        name = %job.name,
+        id = %OneLine(&job.id),
+        name = %OneLine(&job.name),
         workflow = job.workflow.as_deref(),
         attempts = Empty,
         outcome = Empty,

@@ -10,6 +10,7 @@ use super::spec::ModelSpec;
 use crate::account::Account;
 use crate::error::{AccountPanic, BoxError, ConfigError};
 use crate::limits::{Limits, ModelGate, TokenBucket, TokenBucketStatus};
+use crate::one_line::OneLine;
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Why the registry has no such account.
@@ -17,15 +18,18 @@ use crate::sync::{Arc, Mutex, MutexGuard, OnceLock};
 #[non_exhaustive]
 pub enum RegistryError {
     /// A gate was asked for of a model that declares no `max_concurrent`.
-    #[error("model `{model}` declares no max_concurrent, so it has no gate; take its bucket")]
+    #[error(
+        "model `{}` declares no max_concurrent, so it has no gate; take its bucket",
+        OneLine(model)
+    )]
     NoGate {
         /// The spec's id.
         model: String,
     },
     /// A bucket was asked for of a model that declares `max_concurrent`.
     #[error(
-        "model `{model}` is limited to {max_concurrent} calls at once, so it has no bucket; take \
-         its gate"
+        "model `{}` is limited to {max_concurrent} calls at once, so it has no bucket; take its gate",
+        OneLine(model)
     )]
     NoBucket {
         /// The spec's id.
@@ -34,7 +38,7 @@ pub enum RegistryError {
         max_concurrent: u32,
     },
     /// The spec cannot be made an account.
-    #[error("model `{model}` cannot be limited as specified: {source}")]
+    #[error("model `{}` cannot be limited as specified: {source}", OneLine(model))]
     Spec {
         /// The spec's id.
         model: String,

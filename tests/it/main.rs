@@ -2,10 +2,12 @@
 
 mod asks;
 mod breaches;
+mod circuits;
 mod counters;
 mod demands;
 mod ends;
 mod events;
+mod exact;
 mod executors;
 mod grants;
 mod internals;

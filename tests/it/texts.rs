@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use admit::testing::ScriptedMemory;
 use admit::{
-    Accounts, Admission, AdmitError, BoxError, BuildError, Catalog, CountingGate, Demand,
-    ElasticWindow, Limits, MemoryGate, ModelSpec, RegistryError, Singleton, StartError,
-    TokenBucket, TryAdmitError, UpstreamFailure, WindowConfig,
+    Accounts, Admission, AdmitError, BoxError, BuildError, Catalog, Category, ConfigError,
+    CountingGate, CountingProvider, DbProviders, Demand, ElasticWindow, JobInfo, Limits,
+    MemoryGate, ModelSpec, Money, Priced, Refusal, RegistryError, Singleton, SpendGate,
+    SpendLedger, StartError, TokenBucket, TryAdmitError, UpstreamFailure, Usage, WindowConfig,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -165,7 +166,7 @@ async fn memory_that_holds_somebody_is_named_with_its_bytes() {
     says(
         &error,
         "would have to wait: `memory` lets nobody go now (CRITICAL: 96.0 % used (915.5 MiB of \
-         953.7 MiB), floor 96.0 %, 0 held, pace 30000 ms, growth penalty 1.0, asked again in 2.0 s)",
+         953.7 MiB), floor 96.0 %, 0 waiting, pace 30000 ms, growth penalty 1.0, asked again in 2.0 s)",
     );
 }
 
@@ -383,4 +384,41 @@ async fn an_own_refusal_is_told_in_the_accounts_own_words() {
     let refusal = admit::Refusal::new("closed on Sundays; come back on Monday");
     let error = AdmitError::Refused { account: "archive".into(), refusal };
     says(&error, "`archive` refuses: closed on Sundays; come back on Monday");
+}
+
+/// Names, labels and reasons a host may have made of what somebody else chose.
+const FORGED: &str = "a\n2026-01-01 ERROR forged\u{1b}[2J";
+const TOLD: &str = "a 2026-01-01 ERROR forged [2J";
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_label_a_name_or_a_reason_holds_is_told_on_one_line() {
+    let job = JobInfo::new(FORGED, FORGED).in_workflow(FORGED);
+    assert_eq!(job.to_string(), format!("{TOLD} ({TOLD})"));
+    assert_eq!(Category::Other(FORGED.into()).to_string(), TOLD);
+    assert_eq!(format!("{:>31}|", Category::Other(FORGED.into())), format!("  {TOLD}|"));
+
+    let spec = ModelSpec::new(FORGED, 100);
+    let (accounts, ledger) = (Accounts::new(), SpendLedger::new());
+    ledger.set_cap(FORGED, Money::usd("1".parse().unwrap())).unwrap();
+    let unpriced = Priced::of(&ModelSpec::new("m", 100), Usage::new(1, 1));
+    let errors: [Box<dyn Error>; 6] = [
+        Box::new(Refusal::new(FORGED)),
+        Box::new(ConfigError::new("field", FORGED, "must be other")),
+        Box::new(accounts.bucket(&spec).unwrap_err()),
+        Box::new(accounts.gate(&spec).unwrap_err()),
+        Box::new(DbProviders::new().get::<CountingProvider>(FORGED).unwrap_err()),
+        Box::new(ledger.admit(&job, &[unpriced]).unwrap_err()),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains(TOLD) && !text.contains(char::is_control), "{text:?}");
+    }
+
+    let admission = started();
+    let gate = gate(1);
+    let held = admission.try_admit(Demand::new().permit(&gate)).unwrap();
+    let waits = parked(&admission, Demand::new().permit(&gate).for_job(job));
+    let table = admission.snapshot().to_string();
+    assert!(table.lines().count() == 4 && table.contains(TOLD), "{table}");
+    drop((waits, held));
 }

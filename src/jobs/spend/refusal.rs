@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::money::{Currency, Money, Sum};
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// Why a [`SpendGate`](crate::SpendGate) refuses a job.
@@ -14,10 +15,11 @@ use crate::sync::Arc;
 pub enum SpendRefusal {
     /// With this job, the workflow could spend more than its cap.
     #[error(
-        "workflow `{workflow}` would go over its cap of {cap}: {spent} are spent, {committed} \
+        "workflow `{}` would go over its cap of {cap}: {spent} are spent, {committed} \
          committed to jobs under way, and this one reserves {reservation}; raise or lift the cap, or \
          try again when jobs under way have cost less than they reserved; nothing running was \
-         stopped"
+         stopped",
+        OneLine(workflow)
     )]
     OverCap {
         /// The workflow.
@@ -34,9 +36,11 @@ pub enum SpendRefusal {
     },
     /// The workflow has a cap, and the job calls a model whose price nobody knows.
     #[error(
-        "workflow `{workflow}` has a cap, and model `{model}` has no prices, so that nobody knows \
+        "workflow `{}` has a cap, and model `{}` has no prices, so that nobody knows \
          what it would cost; give the model prices (zero where it is free), or lift the workflow's \
-         caps; nothing running was stopped"
+         caps; nothing running was stopped",
+        OneLine(workflow),
+        OneLine(model)
     )]
     Unpriced {
         /// The workflow.
@@ -46,9 +50,11 @@ pub enum SpendRefusal {
     },
     /// The workflow has caps, but none in the currency the model is priced in.
     #[error(
-        "workflow `{workflow}` has no cap in {currency}, in which model `{model}` is priced, but in \
+        "workflow `{}` has no cap in {currency}, in which model `{}` is priced, but in \
          {}; set a cap in {currency} as well, or lift the workflow's caps; nothing running was \
          stopped",
+        OneLine(workflow),
+        OneLine(model),
         Codes(caps)
     )]
     NoCap {
@@ -62,7 +68,11 @@ pub enum SpendRefusal {
         caps: Vec<Currency>,
     },
     /// A gate of the host's own refuses, for its own reason.
-    #[error("spend gate `{gate}` refuses: {reason}; nothing running was stopped")]
+    #[error(
+        "spend gate `{}` refuses: {}; nothing running was stopped",
+        OneLine(gate),
+        OneLine(reason)
+    )]
     Other {
         /// The gate.
         gate: Arc<str>,

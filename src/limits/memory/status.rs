@@ -64,7 +64,7 @@ impl fmt::Display for MemoryStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: {:.1} % used ({} of {}), floor {:.1} %, {} held, pace {} ms, growth penalty {:.1}",
+            "{}: {:.1} % used ({} of {}), floor {:.1} %, {} waiting, pace {} ms, growth penalty {:.1}",
             self.zone,
             self.ratio * 100.0,
             Bytes(self.used),
@@ -111,7 +111,7 @@ mod tests {
         };
         assert_eq!(
             status.to_string(),
-            "CRITICAL: 96.1 % used (492.0 MiB of 512.0 MiB), floor 85.0 %, 3 held, pace 30000 ms, \
+            "CRITICAL: 96.1 % used (492.0 MiB of 512.0 MiB), floor 85.0 %, 3 waiting, pace 30000 ms, \
              growth penalty 1.0"
         );
     }
