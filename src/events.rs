@@ -232,8 +232,11 @@ mod tests {
             "capacity": 4, "in_use": 0, "waiting": 0, "kind": "released", "amount": 1,
             "job": {"id": "1", "name": "one"}, "of_a_later_version": {}}"#;
         let event: LimiterEvent = serde_json::from_str(event).unwrap();
-        assert_eq!((event.wait, event.reason, event.indicator), (None, None, None));
-        assert_eq!(*event.job.unwrap(), JobInfo::new("1", "one"));
+        assert_eq!((event.wait, event.reason, &event.indicator), (None, None, &None));
+        assert_eq!(event.job.as_deref(), Some(&JobInfo::new("1", "one")));
+        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        let text = serde_json::to_string(&LimiterEvent { at: before, ..event.clone() }).unwrap();
+        assert!(text.contains(r#""at":0,"#), "a clock before 1970 is told as 1970: {text}");
         let totals: crate::Totals = serde_json::from_str(r#"{"granted": 7}"#).unwrap();
         assert_eq!(totals, crate::Totals { granted: 7, ..Default::default() });
         let waits: crate::WaitHistogram = serde_json::from_str(r#"{"longer": 2}"#).unwrap();

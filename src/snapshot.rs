@@ -270,6 +270,29 @@ mod tests {
     }
 
     #[test]
+    fn use_is_a_share_and_quarantine_is_told_before_an_indicator() {
+        let broken = AccountSnapshot {
+            quarantined: true,
+            indicator: Some("throttle:1.5x".to_owned()),
+            ..account("broken", 30, 64)
+        };
+        let snapshot = Snapshot {
+            accounts: vec![broken, account("db:main", 9, 10)],
+            waiting: 0,
+            head: None,
+            held: 2,
+            totals: Totals::default(),
+            waits: WaitHistogram::default(),
+            unseen: Unseen::default(),
+            events_dropped: 0,
+        };
+        let text = snapshot.to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[2].starts_with("db:main"), "nine of ten before thirty of sixty-four: {text}");
+        assert!(lines[3].starts_with("broken") && lines[3].ends_with("  quarantined"), "{text}");
+    }
+
+    #[test]
     fn a_wait_falls_under_the_first_bound_it_does_not_exceed() {
         let mut waits = WaitHistogram::default();
         for millis in [0, 1, 2, 10, 599_999, 600_000, 600_001] {

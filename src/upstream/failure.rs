@@ -216,6 +216,8 @@ mod tests {
             UpstreamFailure::status(503, "s", "").with_retry_after(Duration::from_secs(1));
         assert_eq!(failure.kind, FailureKind::Overload);
         assert_eq!(failure.kind.weight(), 3);
+        let again = failure.with_retry_after(Duration::from_secs(9));
+        assert_eq!(again.retry_after, Some(Duration::from_secs(9)), "the last word counts");
     }
 
     #[test]
