@@ -34,11 +34,12 @@ fn runs_dropped_on_many_threads_while_tasks_record_leave_nothing_out() {
         let prices = Prices::per_million(Decimal::ONE, Decimal::ONE);
         let model = ModelSpec::concurrent("m", 6).with_prices(prices);
         let database = Arc::new(Guarded::new("few", 3));
-        let recorded = Arc::new(StdMutex::new(Vec::new()));
+        // What each task recorded, if it came in time.
+        let tasks = Arc::new(StdMutex::new(Vec::new()));
         let mut runs = tokio::task::JoinSet::new();
         for cut in 0..300_usize {
             let (runner, model) = (runner.clone(), model.clone());
-            let (database, recorded) = (Arc::clone(&database), Arc::clone(&recorded));
+            let (database, tasks) = (Arc::clone(&database), Arc::clone(&tasks));
             runs.spawn(async move {
                 let requirements = Requirements::new()
                     .call(&model, Usage::new(1_000, 0))
@@ -48,15 +49,13 @@ fn runs_dropped_on_many_threads_while_tasks_record_leave_nothing_out() {
                 let job = async |resources: Resources| {
                     for _ in 0..2 {
                         let (resources, model) = (resources.clone(), model.clone());
-                        let recorded = Arc::clone(&recorded);
-                        tokio::spawn(async move {
+                        let task = tokio::spawn(async move {
                             yield_now().await;
-                            let usage = Usage::new(10, 0);
-                            if let Ok(Some(cost)) = resources.record_usage(&model, usage) {
-                                recorded.lock().unwrap().push(cost);
-                            }
+                            let cost = resources.record_usage(&model, Usage::new(10, 0));
                             resources.release_one(resources.demand().entries()[0].account());
+                            cost.ok().flatten()
                         });
+                        tasks.lock().unwrap().push(task);
                     }
                     drop(resources.get(&database).map_err(BoxError::from)?);
                     yield_now().await;
@@ -78,7 +77,9 @@ fn runs_dropped_on_many_threads_while_tasks_record_leave_nothing_out() {
         assert_eq!(database.in_use(), 0);
         assert!(ledger.committed("w").is_zero());
         // What was recorded is spent, to the last digit, beside what nobody recorded.
-        let recorded: admit::Cost = recorded.lock().unwrap().iter().copied().collect();
+        let tasks = std::mem::take(&mut *tasks.lock().unwrap());
+        let recorded = futures::future::join_all(tasks).await;
+        let recorded: admit::Cost = recorded.into_iter().filter_map(|cost| cost.unwrap()).collect();
         let reserved = Money::usd("0.001".parse().unwrap());
         let rest = ledger.spent("w").in_currency(reserved.currency).amount
             - recorded.in_currency(reserved.currency).amount;
