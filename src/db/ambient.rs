@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use super::boxed::{AnyHandle, key_of};
 use super::{DbProvider, DbVerb, ProviderError};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The handles a job holds, by their providers' keys.
 #[derive(Clone, Default)]
 pub(crate) struct Bound {
     handles: Vec<(usize, Arc<str>, AnyHandle)>,
     read_only: bool,
+    /// The job has ended: from then on no session is handed out, though the handles are not closed yet.
+    is_over: Arc<AtomicBool>,
 }
 
 impl Bound {
     /// Of a job that may only read, or may write too.
-    pub(crate) fn of_job(read_only: bool) -> Self {
-        Self { handles: Vec::new(), read_only }
+    pub(crate) fn of_job(read_only: bool, is_over: &Arc<AtomicBool>) -> Self {
+        Self { handles: Vec::new(), read_only, is_over: Arc::clone(is_over) }
     }
 
     pub(crate) fn add(&mut self, key: usize, name: Arc<str>, handle: AnyHandle) {
@@ -50,7 +52,13 @@ impl Bound {
         &self,
         provider: &Arc<P>,
     ) -> Result<P::Session, ProviderError> {
-        provider.session(&*self.handle(provider)?)
+        let session = provider.session(&*self.handle(provider)?)?;
+        // Asked last: for a session that was taken before the end, the end waits. One that was
+        // taken later would write beside the transaction that was committed or rolled back.
+        if self.is_over.load(Ordering::SeqCst) {
+            return Err(ProviderError::Closed { provider: Arc::clone(provider.name()) });
+        }
+        Ok(session)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::caught::caught;
 use crate::db::{AnyHandle, AnyProvider, Bound, DbVerb, ProviderError, Verbed};
 use crate::error::panic_message;
 use crate::grant::Grant;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The grant, and the handles under it.
 pub(super) struct Held {
@@ -21,6 +21,9 @@ pub(super) struct Held {
     /// In the order they were acquired.
     open: Vec<OpenHandle>,
     has_started: bool,
+    /// Set before the first step that ends a transaction: a task of the job's that is still there gets
+    /// no session after it.
+    is_over: Arc<AtomicBool>,
 }
 
 struct OpenHandle {
@@ -32,7 +35,8 @@ struct OpenHandle {
 
 impl Held {
     pub(super) fn new(grant: Grant) -> Self {
-        Self { grant: Arc::new(grant), open: Vec::new(), has_started: false }
+        let is_over = Arc::new(AtomicBool::new(false));
+        Self { grant: Arc::new(grant), open: Vec::new(), has_started: false, is_over }
     }
 
     pub(super) const fn has_started(&self) -> bool {
@@ -59,7 +63,7 @@ impl Held {
 
     /// The handles, for the job's use.
     pub(super) fn bound(&self, is_read_only: bool) -> Arc<Bound> {
-        let mut bound = Bound::of_job(is_read_only);
+        let mut bound = Bound::of_job(is_read_only, &self.is_over);
         for OpenHandle { provider, handle, .. } in &self.open {
             bound.add(provider.key(), Arc::clone(provider.name()), Arc::clone(handle));
         }
@@ -88,6 +92,7 @@ impl Held {
         &mut self,
         durable: &mut Vec<Arc<str>>,
     ) -> Result<(), ProviderError> {
+        self.is_over.store(true, Ordering::SeqCst);
         for open in &mut self.open {
             // Not bounded: a commit cut off may be durable or not, which is for the run's own time
             // to risk.
@@ -102,6 +107,7 @@ impl Held {
     /// Rolls back what is in a transaction, in reverse. A failure is logged: it must not hide what
     /// led here, and `close` makes an end of the session anyway.
     pub(super) async fn roll_back(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
         for open in self.open.iter_mut().rev() {
             if open.in_transaction {
                 open.end(DbVerb::Rollback).await;

@@ -21,7 +21,8 @@ use crate::upstream::UpstreamFailure;
 /// What a job was granted, for as long as its attempt runs.
 ///
 /// A clone is the same resources, for the job's own tasks. They do not keep anything: when the
-/// attempt ends everything returns, and a clone that is left finds its databases closed.
+/// attempt ends everything returns, and a clone that is left finds its databases closed, before
+/// anything is committed or rolled back.
 #[derive(Clone)]
 pub struct Resources {
     inner: Arc<Inner>,
@@ -66,7 +67,7 @@ impl Resources {
     ///
     /// [`NotHeld`](ProviderError::NotHeld) when the job did not require the provider,
     /// [`InUse`](ProviderError::InUse) while another guard of it is out,
-    /// [`Closed`](ProviderError::Closed) after the attempt.
+    /// [`Closed`](ProviderError::Closed) once the job has ended.
     pub fn get<P: DbProvider>(&self, provider: &Arc<P>) -> Result<P::Session, ProviderError> {
         self.inner.bound.session(provider)
     }

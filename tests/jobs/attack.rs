@@ -8,6 +8,7 @@ mod panics;
 mod runtimes;
 mod threads;
 mod time;
+mod verbs;
 mod words;
 
 use std::time::Duration;

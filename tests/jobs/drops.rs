@@ -1,13 +1,15 @@
 //! A run that is dropped, at every await there is.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
 use admit::{
-    AdmitError, Currency, Decimal, Demand, JobInfo, Money, Prices, RunError, SpendLedger, Usage,
+    AdmitError, Currency, DbVerb, Decimal, Demand, JobInfo, Money, Prices, ProviderError, RunError,
+    SpendLedger, Usage,
 };
 use tokio::runtime::Builder;
 use tokio::time::sleep;
@@ -266,4 +268,38 @@ async fn a_stopped_admission_refuses_the_run_and_settles_those_that_hold() {
     let ran = world.runner.run(world.everything(), async |_| Ok::<_, String>(())).await;
     assert!(matches!(ran, Err(RunError::Admit(AdmitError::ShutDown))), "{ran:?}");
     world.settled().await;
+}
+
+/// What a task writes there would be outside the transaction, and stay, whatever became of the job.
+#[tokio::test(start_paused = true)]
+async fn a_resources_clone_finds_its_databases_closed_from_the_end_of_the_job_on() {
+    for ends in ["done", "failed", "dropped"] {
+        let world = World::new();
+        // It is closed first, and the others meanwhile wait for it.
+        world.databases[2].make(DbVerb::Close, Fault::Hangs);
+        let (told, answer) = tokio::sync::oneshot::channel();
+        let mut told = Some(told);
+        let run = world.runner.run(world.everything().transactional(), |resources| {
+            let (told, first) = (told.take().unwrap(), Arc::clone(&world.databases[0]));
+            tokio::spawn(async move {
+                let within = resources.get(&first).map(drop);
+                sleep(Duration::from_secs(3)).await;
+                let _ = told.send((within, resources.get(&first).map(drop)));
+            });
+            async move {
+                sleep(Duration::from_secs(1)).await;
+                match ends {
+                    "done" => Ok(()),
+                    "failed" => Err("its own".to_owned()),
+                    _ => pending().await,
+                }
+            }
+        });
+        let _ = tokio::time::timeout(Duration::from_secs(2), run).await;
+        let (within, after) = answer.await.unwrap();
+        within.unwrap();
+        assert_eq!(world.out(), 3, "{ends}: {}", world.log.text());
+        assert!(matches!(after, Err(ProviderError::Closed { .. })), "{ends}: {after:?}");
+        world.settled().await;
+    }
 }

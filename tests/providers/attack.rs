@@ -11,7 +11,7 @@ use admit::{
 use sqlx::{AssertSqlSafe, Executor, MySql};
 use tokio::sync::Barrier;
 
-use crate::mysql::MySqlDatabase;
+use crate::mysql::{MySqlDatabase, thread};
 use crate::postgres::PostgresDatabase;
 use crate::sqlite::insert;
 
@@ -171,6 +171,36 @@ async fn a_statement_dropped_while_it_is_prepared_confuses_nobody_else() {
             drop(session);
             provider.close(&handle).await.unwrap();
         }
+    }
+    database.drop().await;
+}
+
+/// Otherwise everything the next job writes would be in a transaction that nobody commits.
+#[tokio::test]
+async fn a_job_that_turns_autocommit_off_takes_it_along() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = &SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    let (runner, plain) = (runner(), Requirements::new().database(provider));
+    for requirements in [plain.clone(), plain.clone().transactional(), plain.clone().read_only()] {
+        let turns_off = runner.run(requirements, async |resources| {
+            resources.get(provider)?.execute("SET autocommit = 0").await?;
+            Ok::<_, BoxError>(())
+        });
+        turns_off.await.unwrap();
+        assert_eq!(database.out(), 0);
+        let writes = runner.run(plain.clone(), async |resources| {
+            let mut session = resources.get(provider)?;
+            session.execute(insert(1)).await?;
+            Ok::<_, BoxError>(thread(&mut session).await?)
+        });
+        let first = writes.await.unwrap();
+        assert_eq!(database.rows(1).await, 1);
+        database.observer.execute("DELETE FROM entries").await.unwrap();
+        // One that leaves it alone goes back.
+        let again = runner.run(plain.clone(), async |resources| {
+            Ok::<_, BoxError>(thread(&mut resources.get(provider)?).await?)
+        });
+        assert_eq!(again.await.unwrap(), first);
     }
     database.drop().await;
 }

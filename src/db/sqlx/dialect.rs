@@ -93,15 +93,23 @@ impl SqlDialect {
         }
     }
 
-    /// A question that is answered with yes, where the driver may have lost count of the answers.
+    /// A question that is answered with yes, where the driver may have lost count of the answers, and
+    /// with no, where the connection would lose what the next one writes.
     ///
-    /// sqlx's driver for MySQL does when a statement with arguments is dropped before the server has
-    /// prepared it: from then on it takes what is left of that answer for the next one, and everybody
-    /// gets somebody else's.
-    pub(super) fn is_in_step(self) -> Option<Question> {
+    /// sqlx's driver for MySQL loses count when a statement with arguments is dropped before the server
+    /// has prepared it: from then on it takes what is left of that answer for the next one, and
+    /// everybody gets somebody else's. And where a job has turned `autocommit` off, the next one's
+    /// writes would all be in a transaction that nobody commits. What the host has set for its
+    /// connections is not known here, so nothing is set anew.
+    pub(super) fn can_go_back(self) -> Option<Question> {
         match self {
             Self::Postgres | Self::Sqlite => None,
-            Self::MySql => Some(Question::marked(|mark| format!("SELECT 1 AS {mark}"))),
+            Self::MySql => Some(Question::marked(|mark| {
+                format!(
+                    "SELECT 1 AS {mark}; SELECT 1 AS {mark}_{NO} FROM dual
+                     WHERE @@session.autocommit <> @@global.autocommit"
+                )
+            })),
         }
     }
 }
@@ -110,7 +118,7 @@ impl SqlDialect {
 pub(super) struct Question {
     statement: SqlStr,
     /// What the answer bears where it must be told from every other: as the name of the first column,
-    /// or in the error that means no.
+    /// or in the error that means no. So does the same name with [`NO`] at its end.
     mark: Option<String>,
 }
 
@@ -134,6 +142,7 @@ impl Question {
         match (&self.mark, answer) {
             (None, answer) => Ok(answer?.is_some()),
             (Some(mark), Ok(Some(name))) if name == *mark => Ok(true),
+            (Some(mark), Ok(Some(name))) if name == format!("{mark}_{NO}") => Ok(false),
             (Some(mark), Err(sqlx::Error::Database(error))) if error.message().contains(mark) => {
                 Ok(false)
             }
@@ -146,6 +155,8 @@ impl Question {
         }
     }
 }
+
+const NO: &str = "no";
 
 /// A transaction's first statement has the transaction's time. Fails in a transaction that failed.
 const IN_TRANSACTION: &str = "SELECT 1 WHERE transaction_timestamp() <> statement_timestamp()";

@@ -163,7 +163,7 @@ impl<DB: Database> Lease<DB> {
         Ok(())
     }
 
-    /// Leaves the connection as it was found.
+    /// Leaves the connection as it was found; an error where it must not go back.
     pub(super) async fn clear(&mut self) -> sqlx::Result<()> {
         self.rollback().await?;
         if self.ask(self.dialect.finds_stray()).await.unwrap_or(true) {
@@ -174,10 +174,13 @@ impl<DB: Database> Lease<DB> {
             self.restore = false;
         }
         // Last: what was asked before may have had the answer to something else.
-        if let Some(question) = self.dialect.is_in_step() {
-            self.question(&question).await?;
+        match self.dialect.can_go_back() {
+            Some(question) if !self.question(&question).await? => {
+                let what = "a statement of the job's own has changed autocommit";
+                Err(sqlx::Error::Protocol(what.to_owned()))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the connection to its pool, and is done only when it is there: dropping it would leave

@@ -42,7 +42,7 @@ impl<DB: Database> fmt::Debug for SqlxHandle<DB> {
 /// job's commit is an error, so do not go on. What is still open when the job ends is rolled back,
 /// also what plain SQL opened. Other things a job changes on the session, such as
 /// variables, temporary tables and advisory locks, stay with the connection as they do with every
-/// user of the pool.
+/// user of the pool; one whose `autocommit` is not the server's own is closed.
 pub struct SqlxSession<DB: Database>(pub(super) Turn<DB>);
 
 #[cfg(feature = "sea-orm")]
