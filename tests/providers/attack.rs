@@ -8,12 +8,12 @@ use admit::{
     Admission, BoxError, DbProvider, DbVerb, JobRunner, ProviderError, Requirements, RunError,
     SqlxProvider,
 };
-use sqlx::{AssertSqlSafe, Executor, MySql};
+use sqlx::{AssertSqlSafe, Connection, Executor, MySql};
 use tokio::sync::Barrier;
 
 use crate::mysql::{MySqlDatabase, thread};
 use crate::postgres::PostgresDatabase;
-use crate::sqlite::insert;
+use crate::sqlite::{SqliteFile, insert};
 
 fn runner() -> JobRunner {
     JobRunner::builder(&Admission::builder().start().unwrap()).build().unwrap()
@@ -203,6 +203,46 @@ async fn a_job_that_turns_autocommit_off_takes_it_along() {
         assert_eq!(again.await.unwrap(), first);
     }
     database.drop().await;
+}
+
+/// SQLite ends the transaction where a conflict, or a trigger, says so.
+#[tokio::test]
+async fn a_job_that_swallows_a_conflict_that_rolls_back_is_not_taken_for_done() {
+    let file = SqliteFile::open(1).await;
+    let made = "CREATE TABLE single (id INTEGER PRIMARY KEY);
+                CREATE TRIGGER nine BEFORE INSERT ON single WHEN new.id = 9
+                BEGIN SELECT raise(ROLLBACK, 'no nine'); END";
+    file.observer.execute(made).await.unwrap();
+    let (provider, runner) = (&SqlxProvider::new("main", 1, file.pool.clone()).unwrap(), runner());
+    let conflict = "INSERT OR ROLLBACK INTO single VALUES (1), (1)";
+    for statement in [conflict, "INSERT INTO single VALUES (9)"] {
+        for is_within in [false, true] {
+            let requirements = Requirements::new().database(provider).transactional();
+            let run = runner.run(requirements, async |resources| {
+                let mut session = resources.get(provider)?;
+                session.execute(insert(1)).await?;
+                if is_within {
+                    let mut within = session.begin().await?;
+                    within.execute(statement).await.unwrap_err();
+                    // There is nothing left to release.
+                    within.commit().await.unwrap_err();
+                } else {
+                    session.execute(statement).await.unwrap_err();
+                }
+                Ok::<_, BoxError>(())
+            });
+            let error = run.await.unwrap_err();
+            assert!(matches!(error, RunError::Commit { .. }), "{statement}: {error}");
+            assert_eq!((file.out(), file.rows(1).await), (0, 0), "{statement}");
+            // What comes next on the pool's one connection is a transaction again.
+            let next = runner.run(Requirements::new().database(provider), async |resources| {
+                let mut session = resources.get(provider)?;
+                let begun = session.begin().await?;
+                Ok::<_, BoxError>(begun.rollback().await?)
+            });
+            next.await.unwrap();
+        }
+    }
 }
 
 /// The server waits for rows, and the driver for the server.

@@ -8,6 +8,7 @@
 mod ambient;
 mod attack;
 mod contract;
+mod havoc;
 mod jobs;
 mod mysql;
 mod postgres;
