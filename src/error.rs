@@ -290,10 +290,10 @@ pub struct AccountPanic {
 impl AccountPanic {
     /// Runs one method of an account and turns its panic into a value.
     pub(crate) fn catch<R>(method: &'static str, call: impl FnOnce() -> R) -> Result<R, Self> {
-        catch_unwind(AssertUnwindSafe(call)).map_err(|payload| Self::of(method, &*payload))
+        catch_unwind(AssertUnwindSafe(call)).map_err(|payload| Self::of(method, payload))
     }
 
-    pub(crate) fn of(method: &'static str, payload: &(dyn Any + Send)) -> Self {
+    pub(crate) fn of(method: &'static str, payload: Box<dyn Any + Send>) -> Self {
         Self { method, message: panic_message(payload) }
     }
 }
@@ -315,14 +315,23 @@ impl Defect {
     }
 }
 
-/// The text of a panic, on one line, at most 200 characters of it.
-pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+/// The text of a panic, on one line, at most 200 characters of it. It ends here.
+pub(crate) fn panic_message(payload: Box<dyn Any + Send>) -> String {
     let text = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("(not a text)");
-    OneLine(text).to_string().chars().take(200).collect()
+    let message = OneLine(text).to_string().chars().take(200).collect();
+    end_panic(payload);
+    message
+}
+
+/// Drops what something panicked with. That may panic in turn, and we may hold a lock, or be
+/// unwinding already.
+pub(crate) fn end_panic(payload: Box<dyn Any + Send>) {
+    // One whose drop panics for ever is leaked.
+    std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(payload))));
 }
 
 #[cfg(test)]

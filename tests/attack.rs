@@ -590,3 +590,158 @@ async fn a_valve_whose_readings_panic_loses_no_waiter() {
     assert!(matches!(waits.poll(), Poll::Ready(Ok(_))));
     assert_eq!(gate.status().active, 0);
 }
+
+/// What is panicked with: its drop panics, too.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("and again");
+    }
+}
+
+fn bomb() -> ! {
+    std::panic::panic_any(Bomb)
+}
+
+/// A gate of one that throws bombs out of one method.
+struct Spiteful {
+    link: AccountLink,
+    busy: AtomicBool,
+    method: &'static str,
+}
+
+impl Spiteful {
+    fn new(method: &'static str) -> Arc<Self> {
+        let link = AccountLink::new("spiteful").unwrap();
+        Arc::new(Self { link, busy: AtomicBool::new(false), method })
+    }
+
+    fn enter(&self, method: &str) {
+        if method == self.method {
+            bomb();
+        }
+    }
+}
+
+impl Account for Spiteful {
+    fn link(&self) -> &AccountLink {
+        &self.link
+    }
+    fn category(&self) -> Category {
+        Category::Other("spiteful".into())
+    }
+    fn capacity(&self) -> u64 {
+        self.enter("capacity");
+        1
+    }
+    fn in_use(&self, _: Instant) -> u64 {
+        self.enter("in_use");
+        u64::from(self.busy.load(Ordering::SeqCst))
+    }
+    fn summary(&self, _: Instant) -> String {
+        self.enter("summary");
+        String::new()
+    }
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Release
+    }
+    fn fits(&self, _: &Ask) -> Result<bool, Refusal> {
+        self.enter("fits");
+        Ok(!self.busy.load(Ordering::SeqCst))
+    }
+    fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        self.enter("try_take");
+        Ok((!self.busy.swap(true, Ordering::SeqCst)).then_some(ask.now))
+    }
+    fn give(&self, charge: &Charge, _: Instant) -> Amount {
+        self.enter("give");
+        self.busy.store(false, Ordering::SeqCst);
+        charge.amount
+    }
+    fn earliest_fit(&self, _: &Ask) -> Option<Instant> {
+        self.enter("earliest_fit");
+        None
+    }
+    fn reconcile(&self, charge: &Charge, _: u64, _: Instant) -> Amount {
+        self.enter("reconcile");
+        charge.amount
+    }
+    fn on_success(&self, _: &Charge, _: Instant) {
+        self.enter("on_success");
+    }
+    fn settled(&self, _: &Charge, _: bool, _: Instant) {
+        self.enter("settled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_account_panics_with_may_panic_when_it_is_dropped() {
+    let methods = [
+        "fits",
+        "try_take",
+        "earliest_fit",
+        "give",
+        "reconcile",
+        "on_success",
+        "settled",
+        "capacity",
+        "in_use",
+        "summary",
+    ];
+    for method in methods {
+        let admission = Admission::builder().start().unwrap();
+        let (account, place) = (Spiteful::new(method), gate(1));
+        let demand = || Demand::new().permit(&account).permit(&place);
+        let first = admission.try_admit(demand());
+        let mut second = spawn(admission.admit(demand()));
+        let _ = second.poll();
+        if let Ok(grant) = first {
+            grant.reconcile(&account, 1);
+            grant.report_success(&account);
+            let _ = admission.try_admit(demand());
+            let _ = admission.snapshot();
+            // The grant is dropped while the thread unwinds already: a second panic would be the end.
+            let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _held = grant;
+                panic!("the job's own");
+            }));
+            assert_eq!(*unwound.unwrap_err().downcast::<&str>().unwrap(), "the job's own");
+        }
+        settle().await;
+        drop(second);
+        settle().await;
+        // Nobody else has heard of it.
+        let other = admission.admit(Demand::new().permit(&place)).await;
+        assert!(other.is_ok(), "{method}: {other:?}");
+        admission.check();
+    }
+}
+
+struct ThrowsABomb;
+
+impl Wake for ThrowsABomb {
+    fn wake(self: Arc<Self>) {
+        bomb();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_waker_panics_with_may_panic_when_it_is_dropped() {
+    let admission = Admission::builder().start().unwrap();
+    let place = gate(3);
+    let held = admission.try_admit(Demand::new().permits(&place, 3)).unwrap();
+    let waker = Waker::from(Arc::new(ThrowsABomb));
+    let mut waits = [0; 3].map(|_| Box::pin(admission.admit(Demand::new().permit(&place))));
+    let [first, second, third] = &mut waits;
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut second = spawn(second);
+    let mut third = spawn(third);
+    assert!(second.poll().is_pending() && third.poll().is_pending());
+    drop(held);
+    settle().await;
+    assert!(second.is_woken() && third.is_woken());
+    assert!(matches!(second.poll(), Poll::Ready(Ok(_))));
+    drop(second);
+    admission.check();
+}

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
@@ -11,7 +10,7 @@ use tokio::time::timeout;
 use super::run_error::overdue;
 use crate::caught::caught;
 use crate::db::{AnyHandle, AnyProvider, Bound, DbVerb, ProviderError, Verbed};
-use crate::error::panic_message;
+use crate::error::{end_panic, panic_message};
 use crate::grant::Grant;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -205,16 +204,16 @@ impl OpenHandle {
     }
 }
 
-/// Says that a provider panicked where a panic must not go on. What panics in turn, such as the
-/// payload's own drop, is contained as well: we may be unwinding already.
+/// Says that a provider panicked where a panic must not go on. What panics in turn is contained as
+/// well: we may be unwinding already.
 fn log_panic(provider: &dyn AnyProvider, what: fmt::Arguments<'_>, payload: Box<dyn Any + Send>) {
     let logged = catch_unwind(AssertUnwindSafe(|| {
-        let (provider, message) = (provider.name(), panic_message(&*payload));
+        let (provider, message) = (provider.name(), panic_message(payload));
         tracing::error!(%provider, %message, "a provider's {what} panicked");
-        drop(payload);
     }));
-    // One whose drop panics for ever is leaked.
-    mem::forget(logged);
+    if let Err(payload) = logged {
+        end_panic(payload);
+    }
 }
 
 /// A verb, for as long as its provider allows.

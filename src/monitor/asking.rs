@@ -141,7 +141,7 @@ pub(crate) fn take_all(
         Err(payload) => {
             let index = list.order[done];
             let entry = &list.entries[index as usize];
-            Take::Never(Box::new(faulty(entry, index, AccountPanic::of("try_take", &*payload))))
+            Take::Never(Box::new(faulty(entry, index, AccountPanic::of("try_take", payload))))
         }
     };
     let mut defect = None;

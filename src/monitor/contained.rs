@@ -34,7 +34,7 @@ impl Contained {
             Ok(answer) => answer,
             Err(payload) => {
                 self.is_broken.store(true, Ordering::Relaxed);
-                let message = panic_message(&*payload);
+                let message = panic_message(payload);
                 self.to_say.lock().push(("it stands open from now on", message));
                 open
             }
@@ -44,7 +44,7 @@ impl Contained {
     fn read<R>(&self, empty: R, reading: impl FnOnce(&dyn Valve) -> R) -> R {
         catch_unwind(AssertUnwindSafe(|| reading(&*self.inner))).unwrap_or_else(|payload| {
             if !self.is_unreadable.swap(true, Ordering::Relaxed) {
-                let message = panic_message(&*payload);
+                let message = panic_message(payload);
                 self.to_say.lock().push(("what it was read for stays empty", message));
             }
             empty

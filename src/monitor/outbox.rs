@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::overdue::Overdue;
 use crate::account::Account;
 use crate::demand::Demand;
-use crate::error::Defect;
+use crate::error::{Defect, end_panic};
 use crate::events::LimiterEvent;
 use crate::sync::Arc;
 
@@ -105,7 +105,8 @@ impl Outbox {
 
 /// Runs code that is not ours and whose panic must end here.
 pub(super) fn contain(whose: &'static str, call: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
+        end_panic(payload);
         tracing::error!("{whose} panicked; it is contained here");
     }
 }

@@ -129,7 +129,7 @@ impl Core {
         match catch_unwind(AssertUnwindSafe(|| self.pass_once(now, most, out))) {
             Ok(ended) => ended,
             Err(payload) => {
-                let message = panic_message(&*payload);
+                let message = panic_message(payload);
                 self.close(Defect::new("a pass panicked", message), now, out);
                 true
             }

@@ -14,6 +14,7 @@ use super::face::Shared;
 use super::taken::{Standing, Taken};
 use crate::account::{Ask, Turn};
 use crate::demand::{Demand, Entries, Entry};
+use crate::error::end_panic;
 
 /// What passed the door.
 pub(super) struct Passed {
@@ -136,5 +137,5 @@ fn take_permits(list: &Entries) {
 fn take_brief(entry: &Entry, now: Instant) -> Option<Instant> {
     let ask = Ask::new(0, entry.amount(), now);
     let answer = catch_unwind(AssertUnwindSafe(|| entry.account().try_take(&ask)));
-    answer.ok()?.ok()?
+    answer.map_err(end_panic).ok()?.ok()?
 }

@@ -127,10 +127,10 @@ impl Core {
             }));
             let Err(payload) = fallen else { break };
             if is_given {
-                troubles.push((at, Trouble::Settled(AccountPanic::of("settled", &*payload))));
+                troubles.push((at, Trouble::Settled(AccountPanic::of("settled", payload))));
                 (at, is_given) = (at + 1, false);
             } else {
-                troubles.push((at, Trouble::Give(AccountPanic::of("give", &*payload))));
+                troubles.push((at, Trouble::Give(AccountPanic::of("give", payload))));
                 is_given = true;
             }
         }

@@ -12,7 +12,7 @@ use super::origin::Origin;
 use super::pressure::Pressure;
 use super::{MemoryGateBuilder, MemorySource, MemoryStatus, MemoryZone};
 use crate::account::{AccountLink, InPassage, Turn, Valve};
-use crate::error::{AccountPanic, ConfigError};
+use crate::error::{AccountPanic, ConfigError, end_panic};
 use crate::sync::{Arc, AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// Memory is critical.
@@ -244,7 +244,9 @@ impl MemoryGate {
         match report {
             Report::Latched => {
                 warn!("memory latched: {}", self.status());
-                if catch_unwind(AssertUnwindSafe(|| self.source.relieve())).is_err() {
+                let relieved = catch_unwind(AssertUnwindSafe(|| self.source.relieve()));
+                if let Err(payload) = relieved {
+                    end_panic(payload);
                     warn!("the memory source panicked when asked to relieve");
                 }
             }
