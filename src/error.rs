@@ -25,7 +25,7 @@ impl fmt::Display for Names<'_> {
             return f.write_str("none");
         }
         for (index, name) in self.0.iter().enumerate() {
-            write!(f, "{}`{name}`", if index == 0 { "" } else { ", " })?;
+            write!(f, "{}`{}`", if index == 0 { "" } else { ", " }, OneLine(name))?;
         }
         Ok(())
     }

@@ -6,11 +6,20 @@ use std::fmt::{self, Write as _};
 ///
 /// What an upstream answers, a panic says or a catalog holds goes into errors and log lines. There
 /// it must not begin a line of its own, nor repaint the terminal of whoever reads the log.
-pub(crate) struct OneLine<'a>(pub(crate) &'a str);
+pub(crate) struct OneLine<T>(pub(crate) T);
 
-impl fmt::Display for OneLine<'_> {
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| f.write_char(if breaks(c) { ' ' } else { c }))
+        write!(Unbroken(f), "{}", self.0)
+    }
+}
+
+/// A formatter that gets whatever is written without what breaks a line.
+struct Unbroken<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl fmt::Write for Unbroken<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| self.0.write_char(if breaks(c) { ' ' } else { c }))
     }
 }
 

@@ -218,7 +218,7 @@ impl fmt::Display for Snapshot {
             let state = match (&account.indicator, account.quarantined) {
                 (_, true) => OneLine("quarantined"),
                 // An account of the host's own may say anything.
-                (Some(indicator), _) => OneLine(indicator),
+                (Some(indicator), _) => OneLine(indicator.as_str()),
                 (None, _) => OneLine(""),
             };
             let line = format!(

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{BoxError, Names};
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// One step in the life of a handle; see [`DbProvider`](super::DbProvider).
@@ -44,7 +45,7 @@ impl fmt::Display for DbVerb {
 #[non_exhaustive]
 pub enum ProviderError {
     /// The database or its driver failed.
-    #[error("database `{provider}`: {verb} failed: {source}")]
+    #[error("database `{}`: {verb} failed: {}", OneLine(provider), OneLine(source))]
     Failed {
         /// The database's name.
         provider: Arc<str>,
@@ -54,7 +55,11 @@ pub enum ProviderError {
         source: BoxError,
     },
     /// It took longer than the provider's [`acquire_timeout`](super::DbProvider::acquire_timeout).
-    #[error("database `{provider}`: {verb} took longer than {limit:?}; {}", hint(provider, *verb))]
+    #[error(
+        "database `{}`: {verb} took longer than {limit:?}; {}",
+        OneLine(provider),
+        hint(provider, *verb)
+    )]
     TimedOut {
         /// The database's name.
         provider: Arc<str>,
@@ -64,25 +69,31 @@ pub enum ProviderError {
         limit: Duration,
     },
     /// The handle was acquired from another provider.
-    #[error("database `{provider}`: this handle was acquired from another provider, end it there")]
+    #[error(
+        "database `{}`: this handle was acquired from another provider, end it there",
+        OneLine(provider)
+    )]
     Foreign {
         /// The provider that was asked.
         provider: Arc<str>,
     },
     /// The handle has ended.
-    #[error("database `{provider}`: the job's handle is closed; it ends with its job")]
+    #[error("database `{}`: the job's handle is closed; it ends with its job", OneLine(provider))]
     Closed {
         /// The database's name.
         provider: Arc<str>,
     },
     /// Somebody has the session.
-    #[error("database `{provider}`: the job has this session in use; drop the other guard first")]
+    #[error(
+        "database `{}`: the job has this session in use; drop the other guard first",
+        OneLine(provider)
+    )]
     InUse {
         /// The database's name.
         provider: Arc<str>,
     },
     /// The verb does not fit the state of the transaction.
-    #[error("database `{provider}`: {verb} with {state}")]
+    #[error("database `{}`: {verb} with {state}", OneLine(provider))]
     OutOfOrder {
         /// The database's name.
         provider: Arc<str>,
@@ -92,7 +103,7 @@ pub enum ProviderError {
         state: &'static str,
     },
     /// The job holds no handle of this provider, or no job runs here.
-    #[error("database `{provider}` {}", NotHeld(provider, held))]
+    #[error("database `{}` {}", OneLine(provider), NotHeld(provider, held))]
     NotHeld {
         /// The provider that was asked for.
         provider: Arc<str>,
@@ -128,8 +139,8 @@ impl fmt::Display for NotHeld<'_> {
 fn hint(provider: &str, verb: DbVerb) -> String {
     match verb {
         DbVerb::Acquire => format!(
-            "the pool needs room for every permit of `db:{provider}` and for everybody else who \
-             uses it"
+            "the pool needs room for every permit of `db:{}` and for everybody else who uses it",
+            OneLine(provider)
         ),
         _ => "either the database does not answer, or a guard of the session is out still".into(),
     }

@@ -16,8 +16,9 @@ use crate::sync::{Arc, Mutex, OnceLock};
 pub enum DbProvidersError {
     /// The name belongs to another provider.
     #[error(
-        "database `{name}` is registered already, as {kind}; a name is one database: take another \
-         name, or unregister the first"
+        "database `{}` is registered already, as {kind}; a name is one database: take another name, \
+         or unregister the first",
+        OneLine(name)
     )]
     Taken {
         /// The name.
@@ -34,7 +35,7 @@ pub enum DbProvidersError {
         names: Vec<Arc<str>>,
     },
     /// The provider of the name is of another type.
-    #[error("database `{name}` is registered as {kind}, not as {wanted}")]
+    #[error("database `{}` is registered as {kind}, not as {wanted}", OneLine(name))]
     OtherType {
         /// The name.
         name: Arc<str>,

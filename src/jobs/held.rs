@@ -12,6 +12,7 @@ use crate::caught::caught;
 use crate::db::{AnyHandle, AnyProvider, Bound, DbVerb, ProviderError, Verbed};
 use crate::error::{end_panic, panic_message};
 use crate::grant::Grant;
+use crate::one_line::OneLine;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The grant, and the handles under it.
@@ -208,7 +209,7 @@ impl OpenHandle {
 /// well: we may be unwinding already.
 fn log_panic(provider: &dyn AnyProvider, what: fmt::Arguments<'_>, payload: Box<dyn Any + Send>) {
     let logged = catch_unwind(AssertUnwindSafe(|| {
-        let (provider, message) = (provider.name(), panic_message(payload));
+        let (provider, message) = (OneLine(provider.name()), panic_message(payload));
         tracing::error!(%provider, %message, "a provider's {what} panicked");
     }));
     if let Err(payload) = logged {

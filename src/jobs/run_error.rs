@@ -10,6 +10,7 @@ use super::spend::SpendRefusal;
 use crate::db::{DbVerb, ProviderError};
 use crate::error::{AdmitError, Names};
 use crate::models::RegistryError;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 use crate::upstream::UpstreamFailure;
 
@@ -203,6 +204,7 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
                 match cause {
                     Some(TimeoutCause::Admission(error)) => write!(f, " ({error})"),
                     Some(TimeoutCause::Database { database, verb }) => {
+                        let database = OneLine(database);
                         write!(f, " ({verb} on database `{database}` had not answered)")
                     }
                     Some(TimeoutCause::Failure(error)) => write!(f, " ({error})"),

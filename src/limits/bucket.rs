@@ -66,7 +66,8 @@ impl fmt::Display for Limits {
 /// - **One storm counts once.** A failure reported through a grant counts only if that grant was
 ///   taken at or after the last counted failure. What is recorded directly always counts.
 /// - **Retry-after.** Nothing is granted until the instant the upstream named, at most
-///   [`MAX_HOLD`](Self::MAX_HOLD) ahead; the level refills meanwhile. It is only ever extended.
+///   [`MAX_HOLD`](Self::MAX_HOLD) ahead, or what [`set_max_hold`](Self::set_max_hold) says; the level
+///   refills meanwhile. It is only ever extended.
 /// - **Reconcile.** Unused tokens come back at once; tokens used beyond the reservation are debited,
 ///   below zero if need be, and later jobs wait until the debt has been refilled.
 ///
@@ -97,8 +98,8 @@ impl TokenBucket {
     pub const MAX_THROTTLE: f64 = 9.0;
     /// How long after the last backpressure every success takes 0.5 off the throttle.
     pub const CALM_AFTER: Duration = Duration::from_secs(5 * 60);
-    /// The longest a `retry_after` holds the bucket: a server that asks for a day is mistaken more
-    /// often than right, and the next refusal says so again.
+    /// The longest a `retry_after` holds the bucket unless configured otherwise: a server that asks
+    /// for a day is mistaken more often than right, and the next refusal says so again.
     pub const MAX_HOLD: Duration = Duration::from_secs(10 * 60);
 
     /// A full bucket of this name.
@@ -131,6 +132,15 @@ impl TokenBucket {
             self.link.may_refuse();
         }
         Ok(())
+    }
+
+    /// Changes the longest a `retry_after` holds the bucket. Default: [`MAX_HOLD`](Self::MAX_HOLD).
+    ///
+    /// It is for what the upstream asks from now on; a hold there is stays. At zero none is
+    /// believed. More than a day is a day.
+    pub fn set_max_hold(&self, most: Duration) {
+        const DAY: Duration = Duration::from_secs(86_400);
+        self.state.lock().set_max_hold(most.min(DAY));
     }
 
     /// Records that the upstream answered 429: one step of backpressure, attributed to no grant.
@@ -174,20 +184,20 @@ impl TokenBucket {
     fn fail(&self, failure: &UpstreamFailure, charge: Option<&Charge>, now: Instant) {
         let name = self.link.name();
         let asked = failure.retry_after.unwrap_or_default();
-        {
+        let cut_to = {
             let mut state = self.state.lock();
-            state.hold(asked.min(Self::MAX_HOLD), now);
+            let cut_to = state.hold(asked, now);
             if charge.is_none_or(|charge| state.is_news(charge)) {
                 state.press(failure.kind.weight(), now);
             }
-        }
+            cut_to
+        };
         tracing::warn!(account = %name, "{failure}");
-        if asked > Self::MAX_HOLD {
+        if let Some(held) = cut_to {
             tracing::warn!(
                 account = %name,
                 ?asked,
-                "the server asked for more than is believed; held for {:?}",
-                Self::MAX_HOLD
+                "the server asked for more than is believed; held for {held:?}"
             );
         }
     }

@@ -25,7 +25,7 @@ pub struct CatalogPlace {
 
 impl fmt::Display for CatalogPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, line {}", self.file, self.line)
+        write!(f, "{}, line {}", OneLine(&self.file), self.line)
     }
 }
 
@@ -34,7 +34,10 @@ impl fmt::Display for CatalogPlace {
 #[non_exhaustive]
 pub enum CatalogError {
     /// The file cannot be read.
-    #[error("cannot read the catalog {}: {source}; name a TOML file that may be read", path.display())]
+    #[error(
+        "cannot read the catalog {}: {source}; name a TOML file that may be read",
+        OneLine(path.display())
+    )]
     Read {
         /// The path as it was given.
         path: PathBuf,
@@ -80,7 +83,10 @@ pub enum CatalogError {
         first_line: usize,
     },
     /// There is no model in it.
-    #[error("{file} names no model; add a [[model]] table with id and tokens_per_minute")]
+    #[error(
+        "{} names no model; add a [[model]] table with id and tokens_per_minute",
+        OneLine(file)
+    )]
     Empty {
         /// The file, as it was named.
         file: String,

@@ -37,6 +37,21 @@ pub enum RegistryError {
         /// What it declares.
         max_concurrent: u32,
     },
+    /// Another spec of this id was made the other kind of account. Beside each other, neither would
+    /// know what the other lets through.
+    #[error(
+        "model `{}` has a {has} already, made of a spec {of} max_concurrent; set it in both specs or \
+         in neither, or give them two ids: each id is a limit of its own",
+        OneLine(model)
+    )]
+    OtherKind {
+        /// The spec's id.
+        model: String,
+        /// What the id has: `bucket`, or `gate`.
+        has: &'static str,
+        /// Whether the spec that made it has the field: `with`, or `without`.
+        of: &'static str,
+    },
     /// The spec cannot be made an account.
     #[error("model `{}` cannot be limited as specified: {source}", OneLine(model))]
     Spec {
@@ -46,7 +61,7 @@ pub enum RegistryError {
         source: ConfigError,
     },
     /// The constructor of a [`Singleton`] failed or panicked. It is asked again at the next use.
-    #[error("`{type_name}` could not be built: {reason}")]
+    #[error("`{type_name}` could not be built: {}", OneLine(reason))]
     Build {
         /// The singleton's type.
         type_name: &'static str,
@@ -120,6 +135,7 @@ impl Accounts {
     /// # Errors
     ///
     /// [`NoBucket`](RegistryError::NoBucket) for a spec with `max_concurrent`,
+    /// [`OtherKind`](RegistryError::OtherKind) when its id has a gate,
     /// [`Spec`](RegistryError::Spec) for one that cannot be made a bucket.
     pub fn bucket(&self, spec: &ModelSpec) -> Result<Arc<TokenBucket>, RegistryError> {
         if let Some(max_concurrent) = spec.max_concurrent {
@@ -133,6 +149,7 @@ impl Accounts {
     /// # Errors
     ///
     /// [`NoGate`](RegistryError::NoGate) for a spec without `max_concurrent`,
+    /// [`OtherKind`](RegistryError::OtherKind) when its id has a bucket,
     /// [`Spec`](RegistryError::Spec) for one that cannot be made a gate.
     pub fn gate(&self, spec: &ModelSpec) -> Result<Arc<ModelGate>, RegistryError> {
         let Some(capacity) = spec.max_concurrent else {
@@ -141,6 +158,9 @@ impl Accounts {
         let mut kept = self.kept.lock();
         if let Some(gate) = kept.gates.get(&spec.id) {
             return Ok(Arc::clone(gate));
+        }
+        if kept.buckets.contains_key(&spec.id) {
+            return Err(other_kind(spec, "bucket", "without"));
         }
         let gate = ModelGate::new(spec.id.as_str(), capacity).map_err(|e| refused(spec, e))?;
         kept.gates.insert(spec.id.clone(), Arc::clone(&gate));
@@ -153,6 +173,7 @@ impl Accounts {
     ///
     /// # Errors
     ///
+    /// [`OtherKind`](RegistryError::OtherKind) when its id has the other,
     /// [`Spec`](RegistryError::Spec) when neither can be made of it.
     pub fn account(&self, spec: &ModelSpec) -> Result<Arc<dyn Account>, RegistryError> {
         if spec.max_concurrent.is_some() {
@@ -170,7 +191,8 @@ impl Accounts {
     ///
     /// # Errors
     ///
-    /// [`Spec`](RegistryError::Spec) when there is no bucket and none can be made.
+    /// When there is no bucket and none can be made: [`Spec`](RegistryError::Spec), or
+    /// [`OtherKind`](RegistryError::OtherKind) where the id has a gate.
     pub fn update_limits(
         &self,
         spec: &ModelSpec,
@@ -249,6 +271,9 @@ impl Accounts {
         if let Some(bucket) = kept.buckets.get(&spec.id) {
             return Ok((Arc::clone(bucket), false));
         }
+        if kept.gates.contains_key(&spec.id) {
+            return Err(other_kind(spec, "gate", "with"));
+        }
         let bucket = TokenBucket::new(spec.id.as_str(), limits).map_err(|e| refused(spec, e))?;
         kept.buckets.insert(spec.id.clone(), Arc::clone(&bucket));
         drop(kept);
@@ -269,6 +294,10 @@ impl fmt::Debug for Accounts {
 
 fn refused(spec: &ModelSpec, source: ConfigError) -> RegistryError {
     RegistryError::Spec { model: spec.id.clone(), source }
+}
+
+fn other_kind(spec: &ModelSpec, has: &'static str, of: &'static str) -> RegistryError {
+    RegistryError::OtherKind { model: spec.id.clone(), has, of }
 }
 
 fn not_built<S: Singleton>(source: BoxError) -> RegistryError {

@@ -11,6 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use self::fixture::ProviderFixture;
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// The contract of [`DbProvider`](crate::DbProvider), checked on a provider of your own.
@@ -246,7 +247,7 @@ impl fmt::Display for Clause {
 
 /// A breach of the provider contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("database `{provider}` breaks the clause \"{clause}\": {what}")]
+#[error("database `{}` breaks the clause \"{clause}\": {}", OneLine(provider), OneLine(what))]
 #[non_exhaustive]
 pub struct ContractBreach {
     /// The provider's name.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use admit::testing::ScriptedMemory;
 use admit::{
-    Accounts, Admission, AdmitError, BoxError, BuildError, Catalog, Category, ConfigError,
-    CountingGate, CountingProvider, DbProviders, Demand, ElasticWindow, JobInfo, Limits,
-    MemoryGate, ModelSpec, Money, Priced, Refusal, RegistryError, Singleton, SpendGate,
-    SpendLedger, StartError, TokenBucket, TryAdmitError, UpstreamFailure, Usage, WindowConfig,
+    Accounts, Admission, AdmitError, BoxError, BuildError, Catalog, CatalogError, Category,
+    ConfigError, CountingGate, CountingProvider, DbProviders, DbProvidersError, DbVerb, Demand,
+    ElasticWindow, JobInfo, Limits, MemoryGate, ModelSpec, Money, Priced, ProviderError, Refusal,
+    RegistryError, RunError, RunStage, Singleton, SpendGate, SpendLedger, StartError, TimeoutCause,
+    TokenBucket, TryAdmitError, UpstreamFailure, Usage, UsageError, WindowConfig,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -324,6 +325,12 @@ fn a_registry_names_the_model_or_the_type_and_the_other_way() {
         &accounts.bucket(&ModelSpec::new("gpt-x", 0)).unwrap_err(),
         "model `gpt-x` cannot be limited as specified: tokens_per_minute is 0, but must be at least 1",
     );
+    accounts.bucket(&hosted).unwrap();
+    says(
+        &accounts.gate(&ModelSpec::concurrent("gpt-x", 2)).unwrap_err(),
+        "model `gpt-x` has a bucket already, made of a spec without max_concurrent; set it in both \
+         specs or in neither, or give them two ids: each id is a limit of its own",
+    );
     let error = accounts.get::<Locked>().unwrap_err();
     assert!(matches!(error, RegistryError::Build { .. }));
     let text = error.to_string();
@@ -401,13 +408,42 @@ async fn whatever_a_label_a_name_or_a_reason_holds_is_told_on_one_line() {
     let (accounts, ledger) = (Accounts::new(), SpendLedger::new());
     ledger.set_cap(FORGED, Money::usd("1".parse().unwrap())).unwrap();
     let unpriced = Priced::of(&ModelSpec::new("m", 100), Usage::new(1, 1));
-    let errors: [Box<dyn Error>; 6] = [
+    let name: Arc<str> = FORGED.into();
+    let database = || Arc::clone(&name);
+    let not_held = |held| ProviderError::NotHeld { provider: database(), held };
+    let (verb, limit) = (DbVerb::Acquire, Duration::from_secs(1));
+    let (kind, wanted) = ("One", "Another");
+    let build = RegistryError::Build { type_name: "One", reason: FORGED.into(), source: "".into() };
+    let calls = vec![database()];
+    let out_of_time = RunError::<String>::TimedOut {
+        limit,
+        stage: RunStage::Databases,
+        cause: Some(TimeoutCause::Database { database: database(), verb }),
+    };
+    let errors: [Box<dyn Error>; 23] = [
         Box::new(Refusal::new(FORGED)),
         Box::new(ConfigError::new("field", FORGED, "must be other")),
         Box::new(accounts.bucket(&spec).unwrap_err()),
         Box::new(accounts.gate(&spec).unwrap_err()),
         Box::new(DbProviders::new().get::<CountingProvider>(FORGED).unwrap_err()),
         Box::new(ledger.admit(&job, &[unpriced]).unwrap_err()),
+        Box::new(build),
+        Box::new(Catalog::load(FORGED).unwrap_err()),
+        Box::new(CatalogError::Empty { file: FORGED.into() }),
+        Box::new(UsageError::NotRequired { model: FORGED.into(), calls: Vec::new() }),
+        Box::new(UsageError::NotRequired { model: "m".into(), calls }),
+        Box::new(UsageError::Ended { model: FORGED.into() }),
+        Box::new(DbProvidersError::Taken { name: database(), kind }),
+        Box::new(DbProvidersError::OtherType { name: database(), kind, wanted }),
+        Box::new(ProviderError::failed("orders", verb, FORGED)),
+        Box::new(ProviderError::failed(FORGED, verb, "disk full")),
+        Box::new(ProviderError::TimedOut { provider: database(), verb, limit }),
+        Box::new(ProviderError::Foreign { provider: database() }),
+        Box::new(ProviderError::Closed { provider: database() }),
+        Box::new(ProviderError::InUse { provider: database() }),
+        Box::new(not_held(Vec::new())),
+        Box::new(not_held(vec![database()])),
+        Box::new(out_of_time),
     ];
     for error in errors {
         let text = error.to_string();

@@ -17,6 +17,7 @@ pub(super) struct State {
     tokens: Level,
     throttle: Throttle,
     held_until: Option<Instant>,
+    max_hold: Duration,
     /// The latest instant at which something changed: an older `now` counts as this.
     latest: Instant,
 }
@@ -31,6 +32,7 @@ impl State {
                 ..ThrottleRules::with_step(TokenBucket::STEP_TENTHS)
             }),
             held_until: None,
+            max_hold: TokenBucket::MAX_HOLD,
             latest: now,
         }
     }
@@ -158,11 +160,18 @@ impl State {
         self.tokens.set_throttle(tenths, now);
     }
 
-    pub(super) fn hold(&mut self, span: Duration, now: Instant) {
+    pub(super) const fn set_max_hold(&mut self, most: Duration) {
+        self.max_hold = most;
+    }
+
+    /// Nothing goes for so long, or as long as is believed; answers that, where it is less.
+    pub(super) fn hold(&mut self, asked: Duration, now: Instant) -> Option<Duration> {
+        let span = asked.min(self.max_hold);
         if !span.is_zero() {
             let until = self.advance(now) + span;
             self.held_until = self.held_until.max(Some(until));
         }
+        (span < asked).then_some(span)
     }
 
     pub(super) fn status(&self, now: Instant) -> TokenBucketStatus {

@@ -717,6 +717,24 @@ fn threads_never_overdraw_a_bucket() {
     assert_eq!(taken, 1_000);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_longest_hold_is_the_hosts_to_choose_and_never_endless() {
+    let bucket = new_bucket(600, 60_000);
+    let start = Instant::now();
+    let held_until = |asked| {
+        bucket.record_failure(&too_many_requests().with_retry_after(asked));
+        bucket.status().held_until
+    };
+    bucket.set_max_hold(Duration::ZERO);
+    assert_eq!(held_until(secs(7)), None, "none is believed");
+    bucket.set_max_hold(secs(3_600));
+    assert_eq!(held_until(secs(1_200)), Some(start + secs(1_200)));
+    bucket.set_max_hold(secs(5));
+    assert_eq!(held_until(secs(1_200)), Some(start + secs(1_200)), "what there is stays");
+    bucket.set_max_hold(Duration::MAX);
+    assert_eq!(held_until(Duration::MAX), Some(start + secs(86_400)));
+}
+
 #[test]
 fn a_failure_is_logged_at_warn_with_its_summary_and_a_capped_hold_says_so() {
     let bucket = new_bucket(600, 60_000);

@@ -7,12 +7,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::latch::Edge;
+use super::latch::{Edge, Latch};
 use super::origin::Origin;
+use super::penalty::Penalty;
 use super::pressure::Pressure;
-use super::{MemoryGateBuilder, MemorySource, MemoryStatus, MemoryZone};
+use super::{MemoryGateBuilder, MemorySource, MemoryStatus, MemoryZone, curve};
 use crate::account::{AccountLink, InPassage, Turn, Valve};
 use crate::error::{AccountPanic, ConfigError, end_panic};
+use crate::one_line::OneLine;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// Memory is critical.
@@ -92,6 +94,14 @@ enum Report {
 impl MemoryGate {
     /// While a line drains, whoever is refused asks again within this time.
     pub const RECHECK: Duration = Duration::from_secs(2);
+    /// Percent of the limit at which nobody with entries goes any more.
+    pub const LATCHES_AT: u64 = Latch::SETS_AT;
+    /// Percent of the limit below which they go again.
+    pub const CLEARS_BELOW: u64 = Latch::CLEARS_BELOW;
+    /// The largest factor a growing floor puts on a drain's delay.
+    pub const MOST_PENALTY: f64 = Penalty::MOST;
+    /// The longest a drain waits between two releases, whatever the penalty.
+    pub const LONGEST_DELAY: Duration = curve::CAP;
     /// How long a reading serves unless configured otherwise.
     pub const READING_AGE: Duration = Duration::from_millis(20);
 
@@ -252,6 +262,7 @@ impl MemoryGate {
             }
             Report::Cleared => info!("memory cleared: {}", self.status()),
             Report::Failed(failure) => {
+                let failure = OneLine(failure);
                 warn!("memory cannot be read, the last reading stands (told once): {failure}");
             }
         }

@@ -21,9 +21,9 @@ pub(super) struct Latch {
 
 impl Latch {
     /// Percent of the limit at which it sets.
-    const SETS_AT: u64 = 95;
+    pub(super) const SETS_AT: u64 = 95;
     /// Percent of the limit below which it clears.
-    const CLEARS_BELOW: u64 = 90;
+    pub(super) const CLEARS_BELOW: u64 = 90;
 
     /// Takes in one reading; answers the change, if it made one.
     pub(super) fn observe(&mut self, reading: MemoryReading, now: Instant) -> Option<Edge> {

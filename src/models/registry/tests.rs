@@ -41,11 +41,31 @@ async fn a_spec_has_a_bucket_or_a_gate_and_is_refused_the_other() {
     assert!(no_gate.to_string().contains("take its bucket"), "{no_gate}");
     let no_bucket = accounts.bucket(&local).unwrap_err();
     assert!(matches!(no_bucket, RegistryError::NoBucket { max_concurrent: 2, .. }));
-    // Also when the id has a bucket already.
-    accounts.bucket(&ModelSpec::new("l", 10)).unwrap();
-    assert!(accounts.bucket(&local).is_err());
     assert_eq!(accounts.account(&hosted).unwrap().category().as_str(), "token_bucket");
     assert_eq!(accounts.account(&local).unwrap().category().as_str(), "semaphore");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_is_one_limit_and_a_spec_of_the_other_kind_is_refused() {
+    let accounts = Accounts::new();
+    let (shared, alone) = (ModelSpec::new("m", 10), ModelSpec::concurrent("m", 2));
+    let bucket = accounts.bucket(&shared).unwrap();
+    let refused = accounts.account(&alone).unwrap_err();
+    assert!(matches!(&refused, RegistryError::OtherKind { has: "bucket", .. }), "{refused:?}");
+    assert!(Arc::ptr_eq(&bucket, &accounts.bucket(&shared).unwrap()), "as before");
+
+    accounts.clear();
+    let gate = accounts.gate(&alone).unwrap();
+    let errors =
+        [accounts.account(&shared).map(drop), accounts.update_limits(&shared, 1, 1).map(drop)];
+    for refused in errors {
+        assert!(
+            matches!(refused, Err(RegistryError::OtherKind { has: "gate", .. })),
+            "{refused:?}"
+        );
+    }
+    assert!(accounts.status(&shared).is_none());
+    assert!(Arc::ptr_eq(&gate, &accounts.gate(&alone).unwrap()), "as before");
 }
 
 #[test]
