@@ -6,6 +6,7 @@ use crate::amount::JobInfo;
 use crate::grant::{Grant, WaitTime};
 use crate::money::Cost;
 use crate::sync::Arc;
+use crate::upstream::UpstreamFailure;
 
 /// How a run went, beside its result.
 #[derive(Clone, Debug)]
@@ -23,6 +24,10 @@ pub struct JobRecord {
     pub wait_times: Vec<WaitTime>,
     /// What its models' calls cost, over all attempts.
     pub cost: Cost,
+    /// What the upstream said when an attempt last failed for its sake. Where the run ends before
+    /// the next attempt begins (a cap, a full line, a circuit, its time), this is why there was to
+    /// be one.
+    pub last_failure: Option<UpstreamFailure>,
 }
 
 impl JobRecord {
@@ -33,6 +38,7 @@ impl JobRecord {
             admission_wait: Duration::ZERO,
             wait_times: Vec::new(),
             cost: Cost::new(),
+            last_failure: None,
         }
     }
 

@@ -281,7 +281,11 @@ impl Parts {
                 Err(Fault::Run(error)) => return Err(error),
                 Err(Fault::Panic(payload)) => resume_unwind(payload),
             };
-            let Some(failure) = error.upstream().filter(|failure| failure.is_retryable()) else {
+            let failure = error.upstream();
+            if let Some(failure) = failure {
+                record.last_failure = Some(failure.clone());
+            }
+            let Some(failure) = failure.filter(|failure| failure.is_retryable()) else {
                 return Err(RunError::Job(error));
             };
             if record.attempts > retries.max_retries {

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use admit::{
-    Demand, FailureKind, Resources, RetryPolicy, RunError, RunStage, TimeoutCause, UpstreamFailure,
-    Usage,
+    Amount, Demand, FailureKind, Resources, RetryPolicy, RunError, RunStage, TimeoutCause,
+    UpstreamFailure, Usage,
 };
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -209,6 +209,26 @@ async fn a_retry_is_a_new_arrival_at_the_end_of_the_line() {
     let (first, second, third) = tokio::join!(first, second, third);
     assert!(first.is_ok() && second.is_ok() && third.is_ok());
     assert_eq!(order.into_inner(), ["first, attempt 1", "second", "third", "first, attempt 2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_says_what_made_a_retry_necessary_that_was_refused() {
+    let world = World::new();
+    let run = world.runner.job(admit::Requirements::new().add(&world.own, Amount::permits(4)));
+    // The next attempt asks for what nobody can have any more.
+    let finished = run
+        .run_recorded(async |_| {
+            world.own.resize(3).unwrap();
+            Err::<(), _>(stray())
+        })
+        .await;
+    assert!(matches!(finished.result, Err(RunError::Admit(_))), "{:?}", finished.result);
+    assert_eq!(finished.record.attempts, 2);
+    assert_eq!(finished.record.last_failure, Some(stray()));
+
+    let run = world.runner.job(admit::Requirements::new());
+    let finished = run.run_recorded(async |_| Ok::<_, UpstreamFailure>(())).await;
+    assert_eq!(finished.record.last_failure, None);
 }
 
 #[tokio::test(start_paused = true)]
