@@ -445,3 +445,119 @@ async fn a_begin_that_costs_the_jobs_transaction_is_the_sessions_last_word() {
     }
     database.drop().await;
 }
+
+/// What it writes would be outside it, and stay whatever becomes of it.
+#[tokio::test]
+async fn a_transaction_that_is_gone_takes_no_more_statements() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    for is_transactional in [false, true] {
+        let handle = provider.acquire(false).await.unwrap();
+        if is_transactional {
+            provider.begin(&handle).await.unwrap();
+        }
+        let session = provider.session(&handle).unwrap();
+        let first = session.begin().await.unwrap();
+        let second = session.begin().await.unwrap();
+        let third = second.begin().await.unwrap();
+        insert(&third, 1).await.unwrap();
+        first.rollback().await.unwrap();
+        for gone in [&second, &third] {
+            let error = insert(gone, 1).await.unwrap_err();
+            assert!(error.to_string().contains("is rolled back"), "{error}");
+            let error = gone.begin().await.unwrap_err();
+            assert!(error.to_string().contains("is rolled back"), "{error}");
+            gone.execute_unprepared("INSERT INTO entries VALUES (1)").await.unwrap_err();
+            let all = entry::Entity::find();
+            all.clone().all(gone).await.unwrap_err();
+            all.one(gone).await.unwrap_err();
+        }
+        second.rollback().await.unwrap();
+        insert(&session, 2).await.unwrap();
+        drop((third, session));
+        if is_transactional {
+            provider.commit(&handle).await.unwrap();
+        }
+        provider.close(&handle).await.unwrap();
+        assert_eq!(file.rows(1).await, 0);
+    }
+    assert_eq!(file.rows(2).await, 2);
+}
+
+/// SQLite's driver rolls back in a thread of its own, and says how deep it is only after that.
+#[tokio::test]
+async fn a_transaction_may_begin_right_after_one_that_was_dropped() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    let immediate = TransactionOptions {
+        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
+        ..Default::default()
+    };
+    let mut observer = file.observer.acquire().await.unwrap();
+    sqlx::query("PRAGMA busy_timeout = 0").execute(&mut *observer).await.unwrap();
+    for _ in 0..20 {
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        let dropped = session.begin().await.unwrap();
+        insert(&dropped, 1).await.unwrap();
+        drop(dropped);
+        let kept = session.begin_with_options(immediate).await.unwrap();
+        let other = sqlx::query("BEGIN IMMEDIATE; ROLLBACK");
+        assert!(other.execute(&mut *observer).await.is_err(), "the write lock is taken");
+        insert(&kept, 2).await.unwrap();
+        kept.commit().await.unwrap();
+        drop(session);
+        provider.close(&handle).await.unwrap();
+    }
+    drop(observer);
+    assert_eq!((file.rows(1).await, file.rows(2).await), (0, 20));
+}
+
+/// A savepoint has its name from how deep it is, and one that was rolled back to is there still. A
+/// rollback after a release that the server has seen goes back to that one.
+#[tokio::test]
+async fn a_commit_dropped_half_way_undoes_nothing_around_it_unsaid() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    half_commits(&provider).await;
+    if let Some(database) = PostgresDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        half_commits(&provider).await;
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        half_commits(&provider).await;
+        database.drop().await;
+    }
+}
+
+async fn half_commits<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>) {
+    for number in 1..=10 {
+        let handle = provider.acquire(false).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        session.begin().await.unwrap().rollback().await.unwrap();
+        insert(&session, number).await.unwrap();
+        let within = session.begin().await.unwrap();
+        let mut commit = Box::pin(tokio::task::unconstrained(within.commit()));
+        let is_half = futures::poll!(commit.as_mut()).is_pending();
+        drop(commit);
+        let goes_on = insert(&session, 100 + number).await;
+        drop(session);
+        let committed = provider.commit(&handle).await;
+        provider.close(&handle).await.unwrap();
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        let rows = |number: u64| {
+            let session = &session;
+            let found = entry::Entity::find().filter(entry::Column::Number.eq(number as i64));
+            async move { found.all(session).await.unwrap().len() }
+        };
+        let expected = usize::from(committed.is_ok());
+        assert_eq!(rows(number).await, expected, "half: {is_half}, {goes_on:?}, {committed:?}");
+        assert_eq!(rows(100 + number).await, usize::from(goes_on.is_ok() && committed.is_ok()));
+        drop(session);
+        provider.close(&handle).await.unwrap();
+    }
+}

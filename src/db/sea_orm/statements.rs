@@ -127,3 +127,13 @@ pub(super) fn execution(error: sqlx::Error) -> DbErr {
 pub(super) fn querying(error: sqlx::Error) -> DbErr {
     DbErr::Query(RuntimeErr::SqlxError(error.into()))
 }
+
+/// Whether the database itself said it.
+pub(super) fn is_an_answer(error: &DbErr) -> bool {
+    match error {
+        DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)) => {
+            matches!(&**error, sqlx::Error::Database(_))
+        }
+        _ => false,
+    }
+}

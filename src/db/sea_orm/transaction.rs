@@ -24,17 +24,14 @@ pub struct SeaOrmTransaction<DB: Database> {
 impl<DB: Database> SeaOrmTransaction<DB> {
     pub(super) async fn begin(
         connection: &Arc<Connection<DB>>,
+        within: Option<Level>,
         options: TransactionOptions,
     ) -> Result<Self, DbErr> {
-        let mut work = connection.turn_in_order().await?;
-        let depth = work.depth();
+        let mut work = connection.turn_in_order(within).await?;
         let (before, after) = settings(connection.backend, options);
-        if let Some(before) = before {
-            (connection.statements.execute_unprepared)(&mut work.session, before).await?;
-        }
         // The mode is the outermost transaction's; a savepoint has none.
-        let statement = if depth == 0 { mode(connection.backend, options) } else { None };
-        let level = work.begin(statement).await?;
+        let mode = mode(connection.backend, options);
+        let level = work.begin(&connection.statements, before, mode).await?;
         // From here it is rolled back, unless it comes out of this in order.
         let transaction = Self { connection: Arc::clone(connection), open: Some(level) };
         if let Some(after) = after {
@@ -42,6 +39,11 @@ impl<DB: Database> SeaOrmTransaction<DB> {
         }
         drop(work);
         Ok(transaction)
+    }
+
+    /// Whose its statements are: once it is gone, they are refused.
+    pub(super) const fn level(&self) -> Option<Level> {
+        self.open
     }
 
     pub(super) async fn run<F, T, E>(self, callback: F) -> Result<T, TransactionError<E>>
@@ -67,7 +69,7 @@ impl<DB: Database> SeaOrmTransaction<DB> {
 impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
     async fn commit(mut self) -> Result<(), DbErr> {
         if let Some(level) = self.open {
-            self.connection.turn_in_order().await?.commit(level).await?;
+            self.connection.turn_in_order(None).await?.commit(level).await?;
             self.open = None;
         }
         Ok(())
@@ -75,7 +77,7 @@ impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
 
     async fn rollback(mut self) -> Result<(), DbErr> {
         if let Some(level) = self.open {
-            self.connection.turn_in_order().await?.roll_back(level).await?;
+            self.connection.turn_in_order(None).await?.roll_back(level).await?;
             self.open = None;
         }
         Ok(())
