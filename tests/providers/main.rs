@@ -10,6 +10,7 @@ mod attack;
 mod contract;
 mod havoc;
 mod jobs;
+mod levels;
 mod mysql;
 mod postgres;
 mod restart;

@@ -22,7 +22,7 @@ use crate::sqlite::SqliteFile;
 
 // The derive writes `pub` items beside these.
 #[allow(unreachable_pub)]
-mod entry {
+pub(crate) mod entry {
     use sea_orm::entity::prelude::*;
 
     #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
@@ -39,7 +39,7 @@ mod entry {
 }
 
 /// As in a repository: any connection will do.
-async fn insert(db: &impl ConnectionTrait, number: u64) -> Result<(), DbErr> {
+pub(crate) async fn insert(db: &impl ConnectionTrait, number: u64) -> Result<(), DbErr> {
     let row = entry::ActiveModel { number: Set(number as i64) };
     entry::Entity::insert(row).exec_without_returning(db).await.map(drop)
 }
@@ -560,4 +560,37 @@ async fn half_commits<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>) {
         drop(session);
         provider.close(&handle).await.unwrap();
     }
+}
+
+/// The databases answer such a commit with success.
+#[tokio::test]
+async fn a_commit_of_what_a_statement_has_ended_says_so() {
+    if let Some(database) = PostgresDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        ended_by(&provider, "SELECT 1 / 0").await;
+        assert_eq!((database.rows(1).await, database.rows(2).await), (0, 1));
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        ended_by(&provider, "ROLLBACK").await;
+        assert_eq!((database.rows(1).await, database.rows(2).await), (0, 1));
+        database.drop().await;
+    }
+}
+
+async fn ended_by<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>, statement: &str) {
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session.begin().await.unwrap();
+    insert(&transaction, 1).await.unwrap();
+    // The job goes on from it.
+    let _ = transaction.execute_unprepared(statement).await;
+    transaction.commit().await.unwrap_err();
+    // There was nothing around it to be lost.
+    let transaction = session.begin().await.unwrap();
+    insert(&transaction, 2).await.unwrap();
+    transaction.commit().await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
 }

@@ -1,5 +1,6 @@
 //! What is particular to connections of sqlx's.
 
+use std::pin::pin;
 use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::time::Duration;
@@ -475,4 +476,33 @@ async fn sessions_and_what_waits_for_them_can_be_sent() {
     sent(&provider.close(&handle));
     sent(&provider.session(&handle).unwrap());
     provider.close(&handle).await.unwrap();
+}
+
+/// As a run that is dropped outside its runtime. sqlx's connection wants one where the pool keeps a
+/// minimum.
+#[test]
+fn a_close_dropped_half_way_outside_its_runtime_does_not_panic() {
+    for minimum in [0, 1] {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (file, close) = runtime.block_on(async {
+            let file = SqliteFile::open(2).await;
+            let options = file.pool.connect_options().as_ref().clone();
+            let pool = sqlx::sqlite::SqlitePoolOptions::new().min_connections(minimum);
+            let pool = pool.max_connections(2).connect_with(options).await.unwrap();
+            let provider = SqlxProvider::new("main", 1, pool).unwrap();
+            let handle = provider.acquire(false).await.unwrap();
+            loop {
+                // A database may be that fast.
+                let mut begin = pin!(tokio::task::unconstrained(provider.begin(&handle)));
+                let Poll::Ready(begun) = futures::poll!(begin.as_mut()) else { break };
+                begun.unwrap();
+                provider.rollback(&handle).await.unwrap();
+            }
+            let mut close = Box::pin(async move { provider.close(&handle).await });
+            let _ = futures::poll!(close.as_mut());
+            (file, close)
+        });
+        drop(close);
+        runtime.block_on(async { drop(file) });
+    }
 }

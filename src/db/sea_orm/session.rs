@@ -119,16 +119,27 @@ impl<DB: Database> Work<DB> {
             let what = if self.open.contains(&level) { WITHIN } else { GONE };
             return Err(DbErr::Custom(what.to_owned()));
         }
-        if self.depth() > 1 {
-            self.session.doubt();
-        }
-        let committed = DB::TransactionManager::commit(&mut self.session).await;
-        if matches!(&committed, Ok(()) | Err(sqlx::Error::Database(_))) {
+        self.session.doubt();
+        let committed = self.commit_innermost().await;
+        if matches!(&committed, Ok(_) | Err(sqlx::Error::Database(_))) {
             self.session.settle_doubt();
         }
-        committed.map_err(querying)?;
+        if !committed.map_err(querying)? {
+            return Err(DbErr::Custom(ENDED.to_owned()));
+        }
         self.open.pop();
         Ok(())
+    }
+
+    /// `false` where there is nothing to commit any more.
+    async fn commit_innermost(&mut self) -> sqlx::Result<bool> {
+        // The database would answer the outermost's commit with success. To release a savepoint of
+        // what is gone it refuses.
+        if self.depth() == 1 && !self.session.can_commit().await? {
+            return Ok(false);
+        }
+        DB::TransactionManager::commit(&mut self.session).await?;
+        Ok(true)
     }
 
     /// Rolls it back, with those that are open within it.
@@ -162,6 +173,8 @@ const WITHIN: &str = "another transaction was begun within this one and is open:
 
 const GONE: &str = "this transaction is rolled back: one that was begun earlier on the same session \
                     has ended before it";
+
+const ENDED: &str = "a statement has ended this transaction before, and there is nothing to commit";
 
 impl<DB: Database> Connection<DB> {
     pub(super) fn new(

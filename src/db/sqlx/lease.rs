@@ -176,7 +176,7 @@ impl<DB: Database> Lease<DB> {
         // Last: what was asked before may have had the answer to something else.
         match self.dialect.can_go_back() {
             Some(question) if !self.question(&question).await? => {
-                let what = "a statement of the job's own has changed autocommit";
+                let what = "a statement of the job's own has changed autocommit or completion_type";
                 Err(sqlx::Error::Protocol(what.to_owned()))
             }
             _ => Ok(()),

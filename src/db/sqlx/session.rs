@@ -57,6 +57,11 @@ impl<DB: Database> SqlxSession<DB> {
         self.0.set_suspect(false);
     }
 
+    /// Whether a transaction is open that can be committed.
+    pub(crate) async fn can_commit(&mut self) -> sqlx::Result<bool> {
+        self.0.can_commit().await
+    }
+
     /// Whether the state of the connection is unknown.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.0.is_suspect()
