@@ -1,6 +1,7 @@
 //! One connection out of the pool, and what is known of its state.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -201,7 +202,9 @@ impl<DB: Database> Lease<DB> {
         if let Some(connection) = self.connection.take() {
             // There is nobody to whom it would matter why a connection given up does not close, and
             // one that cannot is closed by being dropped.
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close()).await;
+            let future = Some(Box::pin(connection.close()));
+            let closing = DroppedInside { future, runtime: self.runtime.clone() };
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
         }
     }
 
@@ -222,8 +225,46 @@ impl<DB: Database> Drop for Lease<DB> {
         if let Some(connection) = self.connection.take() {
             // On the spot and without a goodbye: nobody waits for it, such as after an acquire that was
             // dropped half-way, and the permit that stands for it is free in a moment.
-            let _runtime = self.runtime.enter();
-            drop(connection.detach());
+            inside(&self.runtime, || drop(connection.detach()));
         }
+    }
+}
+
+/// Does something within a runtime, wherever we are. Where a thread ends there is none to enter any
+/// more, and a panic would end the process: there another thread does it.
+fn inside(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
+    if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
+        let runtime = runtime.clone();
+        std::thread::spawn(move || {
+            let _runtime = runtime.enter();
+            work();
+        });
+    } else {
+        let _runtime = runtime.enter();
+        work();
+    }
+}
+
+/// A future that is dropped within its runtime: a connection of a pool that keeps a minimum starts a
+/// task as it goes.
+struct DroppedInside<F: Send + 'static> {
+    /// `None` only on the way out.
+    future: Option<Pin<Box<F>>>,
+    runtime: Handle,
+}
+
+impl<F: Future + Send> Future for DroppedInside<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let future = self.future.as_mut().expect("it is there until it is dropped");
+        future.as_mut().poll(cx)
+    }
+}
+
+impl<F: Send + 'static> Drop for DroppedInside<F> {
+    fn drop(&mut self) {
+        let future = self.future.take();
+        inside(&self.runtime, || drop(future));
     }
 }
