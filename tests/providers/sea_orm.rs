@@ -594,3 +594,73 @@ async fn ended_by<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>, statem
     drop(session);
     provider.close(&handle).await.unwrap();
 }
+
+/// MySQL is told of them before the transaction: left there, they would be the next one's.
+#[tokio::test]
+async fn what_is_set_for_a_transaction_that_is_not_begun_is_no_others() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    loop {
+        let begin = session.begin_with_config(None, Some(AccessMode::ReadOnly));
+        let mut begin = tokio::task::unconstrained(begin);
+        // A server may be that fast.
+        let Poll::Ready(begun) = futures::poll!(&mut begin) else { break };
+        begun.unwrap().rollback().await.unwrap();
+    }
+    let error = session.begin().await.unwrap_err();
+    assert!(error.to_string().contains("takes no more statements"), "{error}");
+    drop(session);
+    provider.close(&handle).await.unwrap();
+
+    // Where the server refuses it nothing is left, and the session goes on.
+    let handle = provider.acquire(false).await.unwrap();
+    provider.begin(&handle).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    session.begin_with_config(None, Some(AccessMode::ReadOnly)).await.unwrap_err();
+    insert(&session, 1).await.unwrap();
+    drop(session);
+    provider.commit(&handle).await.unwrap();
+    provider.close(&handle).await.unwrap();
+    assert_eq!(database.rows(1).await, 1);
+    database.drop().await;
+}
+
+/// Else a repository that asks for it, as for any other job, would write in one that may only read.
+#[tokio::test]
+async fn a_read_only_jobs_transactions_are_read_only_whatever_they_ask_for() {
+    let file = SqliteFile::open(1).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    asks_to_write(&provider).await;
+    assert_eq!(file.rows(1).await, 0);
+    if let Some(database) = PostgresDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        asks_to_write(&provider).await;
+        assert_eq!(database.rows(1).await, 0);
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        asks_to_write(&provider).await;
+        assert_eq!(database.rows(1).await, 0);
+        database.drop().await;
+    }
+}
+
+async fn asks_to_write<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>) {
+    let handle = provider.acquire(true).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session.begin_with_config(None, Some(AccessMode::ReadWrite)).await.unwrap();
+    count(&transaction).await;
+    insert(&transaction, 1).await.unwrap_err();
+    drop((transaction, session));
+    provider.close(&handle).await.unwrap();
+    // The next one may, and says so.
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session.begin_with_config(None, Some(AccessMode::ReadWrite)).await.unwrap();
+    insert(&transaction, 2).await.unwrap();
+    drop((transaction, session));
+    provider.close(&handle).await.unwrap();
+}

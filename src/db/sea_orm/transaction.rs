@@ -14,7 +14,12 @@ use crate::sync::Arc;
 ///
 /// Dropped, it is rolled back before the next statement. There is one connection, so each is within
 /// the one that was begun before it and is still open, also where two futures of the job begin them:
-/// a commit is an error while one is open within it, and a rollback takes those within it along.
+/// a commit is an error while one is open within it, and a rollback takes those within it along: their
+/// statements are errors from then on. A commit is an error, too, where a statement has ended the
+/// transaction before, which PostgreSQL and MySQL answer with success. Where a begin or a commit is
+/// dropped half-way the session takes nothing more, and the job cannot commit.
+///
+/// In a job that is read-only it is read-only, whatever access mode is asked for.
 pub struct SeaOrmTransaction<DB: Database> {
     pub(super) connection: Arc<Connection<DB>>,
     /// `None` once ended.
@@ -25,9 +30,13 @@ impl<DB: Database> SeaOrmTransaction<DB> {
     pub(super) async fn begin(
         connection: &Arc<Connection<DB>>,
         within: Option<Level>,
-        options: TransactionOptions,
+        mut options: TransactionOptions,
     ) -> Result<Self, DbErr> {
         let mut work = connection.turn_in_order(within).await?;
+        if work.session.is_read_only() {
+            // It is so already, and must not be told otherwise.
+            options.access_mode = None;
+        }
         let (before, after) = settings(connection.backend, options);
         // The mode is the outermost transaction's; a savepoint has none.
         let mode = mode(connection.backend, options);

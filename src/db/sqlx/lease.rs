@@ -82,6 +82,11 @@ impl<DB: Database> Lease<DB> {
     }
 
     #[cfg(feature = "sea-orm")]
+    pub(super) const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    #[cfg(feature = "sea-orm")]
     pub(super) const fn set_suspect(&mut self, suspect: bool) {
         self.suspect = suspect;
     }

@@ -57,6 +57,11 @@ impl<DB: Database> SqlxSession<DB> {
         self.0.set_suspect(false);
     }
 
+    /// Whether the job may only read.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
     /// Whether a transaction is open that can be committed.
     pub(crate) async fn can_commit(&mut self) -> sqlx::Result<bool> {
         self.0.can_commit().await
