@@ -664,3 +664,45 @@ async fn asks_to_write<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>) {
     drop((transaction, session));
     provider.close(&handle).await.unwrap();
 }
+
+/// sqlx's driver for MySQL loses count where one is dropped while it is prepared, and gives the next one
+/// its answer.
+#[tokio::test]
+async fn a_statement_after_one_that_was_dropped_has_its_own_answer_or_none() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    for number in 1..=30 {
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        // Another one each time, so that it is prepared anew.
+        let sql = format!("SELECT number + {number} FROM entries WHERE number = ?");
+        let unknown = Statement::from_sql_and_values(DbBackend::MySql, sql, [1.into()]);
+        let mut dropped = Box::pin(tokio::task::unconstrained(session.query_all_raw(unknown)));
+        if futures::poll!(dropped.as_mut()).is_pending() && number % 2 == 0 {
+            tokio::time::sleep(Duration::from_millis(number / 4)).await;
+            let _ = futures::poll!(dropped.as_mut());
+        }
+        drop(dropped);
+        let session = match number % 3 {
+            0 => {
+                drop(session);
+                provider.session(&handle).unwrap()
+            }
+            _ => session,
+        };
+        let asked = Statement::from_string(DbBackend::MySql, format!("SELECT 1000 + {number}"));
+        let answer = async {
+            let row = session.query_one_raw(asked).await?;
+            row.ok_or(DbErr::RecordNotFound(String::new()))?.try_get_by_index::<i64>(0)
+        };
+        match answer.await {
+            Ok(answer) => assert_eq!(answer, 1000 + number as i64),
+            Err(error) => {
+                assert!(error.to_string().contains("takes no more statements"), "{error}");
+            }
+        }
+        drop(session);
+        let _ = provider.close(&handle).await;
+    }
+    database.drop().await;
+}

@@ -12,7 +12,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::SeaOrmTransaction;
-use super::statements::{Statements, is_an_answer, querying};
+use super::statements::{Statements, Verb, is_an_answer, querying};
 use crate::db::sqlx::SqlxSession;
 use crate::sync::{self, Arc};
 
@@ -56,8 +56,9 @@ pub(super) struct Work<DB: Database> {
 
 impl<DB: Database> Work<DB> {
     /// Refused where a transaction was lost, and to one that is gone: what comes after would be outside
-    /// it, and stay.
-    fn ready(&mut self, of: Option<Level>) -> Result<&mut Self, DbErr> {
+    /// it, and stay. Refused, too, where the driver would give the next one somebody else's answer.
+    async fn ready(&mut self, of: Option<Level>) -> Result<&mut Self, DbErr> {
+        self.session.count_answers().await;
         if self.session.is_in_doubt() {
             return Err(DbErr::Custom(LOST.to_owned()));
         }
@@ -65,6 +66,20 @@ impl<DB: Database> Work<DB> {
             Some(level) if !self.open.contains(&level) => Err(DbErr::Custom(GONE.to_owned())),
             _ => Ok(self),
         }
+    }
+
+    /// Awaits a statement of one of the transactions, or of the session.
+    async fn run<S, T>(
+        &mut self,
+        of: Option<Level>,
+        verb: Verb<DB, S, T>,
+        statement: S,
+    ) -> Result<T, DbErr> {
+        let session = &mut self.ready(of).await?.session;
+        session.set_cut(true);
+        let answer = verb(session, statement).await;
+        session.set_cut(false);
+        answer
     }
 
     /// Begins a transaction within those that are open; with `outermost`, where none is.
@@ -164,9 +179,9 @@ impl<DB: Database> Work<DB> {
     }
 }
 
-const LOST: &str = "a transaction of this session was not begun or committed to the end, and what is \
-                    around it may be lost: the session takes no more statements, and the job cannot \
-                    commit";
+const LOST: &str = "a begin, a commit or, on MySQL, a statement of this session was dropped half-way or \
+                    failed, and what is around it may be lost: the session takes no more statements, \
+                    and the job cannot commit";
 
 const WITHIN: &str = "another transaction was begun within this one and is open: each must end before \
                       the one that was begun earlier on the same session";
@@ -213,8 +228,7 @@ impl<DB: Database> Connection<DB> {
         of: Option<Level>,
         statement: Statement,
     ) -> Result<ExecResult, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.execute)(&mut work.ready(of)?.session, statement).await
+        self.turn().await.run(of, self.statements.execute, statement).await
     }
 
     pub(super) async fn execute_unprepared(
@@ -222,8 +236,7 @@ impl<DB: Database> Connection<DB> {
         of: Option<Level>,
         sql: &str,
     ) -> Result<ExecResult, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.execute_unprepared)(&mut work.ready(of)?.session, sql.to_owned()).await
+        self.turn().await.run(of, self.statements.execute_unprepared, sql.to_owned()).await
     }
 
     pub(super) async fn query_one(
@@ -231,8 +244,7 @@ impl<DB: Database> Connection<DB> {
         of: Option<Level>,
         statement: Statement,
     ) -> Result<Option<QueryResult>, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.query_one)(&mut work.ready(of)?.session, statement).await
+        self.turn().await.run(of, self.statements.query_one, statement).await
     }
 
     pub(super) async fn query_all(
@@ -240,8 +252,7 @@ impl<DB: Database> Connection<DB> {
         of: Option<Level>,
         statement: Statement,
     ) -> Result<Vec<QueryResult>, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.query_all)(&mut work.ready(of)?.session, statement).await
+        self.turn().await.run(of, self.statements.query_all, statement).await
     }
 
     /// A turn to begin, commit or roll back in.
@@ -250,7 +261,7 @@ impl<DB: Database> Connection<DB> {
         of: Option<Level>,
     ) -> Result<MutexGuard<'_, Work<DB>>, DbErr> {
         let mut work = self.turn().await;
-        work.ready(of)?;
+        work.ready(of).await?;
         Ok(work)
     }
 }

@@ -38,6 +38,10 @@ pub(super) struct Lease<DB: Database> {
     /// A step of ours was dropped half-way, or failed without an answer of the database's: what
     /// state the connection is in is unknown, and it must not go back.
     suspect: bool,
+    /// A statement of the job's was dropped half-way, where we know of it: the driver may have lost count
+    /// of the answers.
+    #[cfg(feature = "sea-orm")]
+    cut: bool,
     /// Writes are refused.
     read_only: bool,
     /// Writes were allowed before and must be again.
@@ -58,6 +62,8 @@ impl<DB: Database> Lease<DB> {
             dialect,
             runtime,
             suspect: false,
+            #[cfg(feature = "sea-orm")]
+            cut: false,
             read_only: false,
             restore: false,
         }
@@ -79,6 +85,25 @@ impl<DB: Database> Lease<DB> {
     /// Whether the state of the connection is unknown.
     pub(super) const fn is_suspect(&self) -> bool {
         self.suspect
+    }
+
+    /// A statement of the job's is about to be awaited, or was to its end.
+    #[cfg(feature = "sea-orm")]
+    pub(super) const fn set_cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    /// Sees to it that the next answer is to the next statement, or makes the connection suspect.
+    #[cfg(feature = "sea-orm")]
+    pub(super) async fn count_answers(&mut self) {
+        if !self.cut || self.suspect {
+            return;
+        }
+        // Not to say whether it can go back: that it is answered.
+        if let Some(question) = self.dialect.can_go_back() {
+            let _ = self.question(&question).await;
+        }
+        self.cut = false;
     }
 
     #[cfg(feature = "sea-orm")]

@@ -57,6 +57,16 @@ impl<DB: Database> SqlxSession<DB> {
         self.0.set_suspect(false);
     }
 
+    /// A statement is about to be awaited, or was to its end.
+    pub(crate) fn set_cut(&mut self, cut: bool) {
+        self.0.set_cut(cut);
+    }
+
+    /// Asks, after one that was not, whether the next one's answer will be its own; a doubt where not.
+    pub(crate) async fn count_answers(&mut self) {
+        self.0.count_answers().await;
+    }
+
     /// Whether the job may only read.
     pub(crate) fn is_read_only(&self) -> bool {
         self.0.is_read_only()
