@@ -8,9 +8,9 @@ use admit::testing::Draw;
 use admit::{DbProvider, SeaOrmProvider, SeaOrmSession, SeaOrmTransaction};
 use futures::FutureExt;
 use sea_orm::entity::prelude::*;
-use sea_orm::{QueryOrder, TransactionSession, TransactionTrait};
+use sea_orm::{TransactionSession, TransactionTrait};
 use sqlx::Database;
-use tokio::task::{unconstrained, yield_now};
+use tokio::task::{JoinSet, unconstrained, yield_now};
 
 use crate::mysql::MySqlDatabase;
 use crate::postgres::PostgresDatabase;
@@ -18,6 +18,7 @@ use crate::sea_orm::{entry, insert};
 use crate::sqlite::SqliteFile;
 
 const HISTORIES: u64 = 60;
+const ROUNDS: u64 = 20;
 
 /// In what the databases differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -301,6 +302,17 @@ impl<DB: Database> History<'_, DB> {
     }
 }
 
+/// What is there for good, from a number on.
+async fn rows<DB: Database>(provider: &Arc<SeaOrmProvider<DB>>, first: u64) -> BTreeSet<u64> {
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let found = entry::Entity::find().filter(entry::Column::Number.gte(first as i64));
+    let found = found.all(&session).await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+    found.iter().map(|row| row.number as u64).collect()
+}
+
 async fn histories<DB: Database>(kind: Kind, provider: &Arc<SeaOrmProvider<DB>>) {
     let mut number = 0;
     let n = std::env::var("LEVELS").map_or(HISTORIES, |n| n.parse().unwrap());
@@ -343,15 +355,7 @@ async fn histories<DB: Database>(kind: Kind, provider: &Arc<SeaOrmProvider<DB>>)
         let closed = provider.close(&handle).await;
         assert!(closed.is_ok(), "{closed:?}: {log:#?}");
 
-        let handle = provider.acquire(false).await.unwrap();
-        let session = provider.session(&handle).unwrap();
-        let found = entry::Entity::find()
-            .filter(entry::Column::Number.gte(first as i64))
-            .order_by_asc(entry::Column::Number);
-        let found: BTreeSet<u64> =
-            found.all(&session).await.unwrap().iter().map(|row| row.number as u64).collect();
-        drop(session);
-        provider.close(&handle).await.unwrap();
+        let found = rows(provider, first).await;
         for row in &model.lasting {
             assert!(row.perhaps || found.contains(&row.number), "{row:?} is lost: {log:#?}");
         }
@@ -383,4 +387,67 @@ async fn transactions_within_one_another_are_what_was_said_of_them_on_mysql() {
     let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
     histories(Kind::MySql, &provider).await;
     database.drop().await;
+}
+
+/// Tasks that share a session: what is there is what was written in transactions of which all were told
+/// that they are committed.
+async fn siblings<DB: Database>(provider: &Arc<SeaOrmProvider<DB>>) {
+    let n = std::env::var("LEVELS").map_or(ROUNDS, |n| n.parse().unwrap());
+    for seed in 0..n {
+        let first = 1_000_000 + seed * 1_000;
+        let handle = provider.acquire(false).await.unwrap();
+        let session = Arc::new(provider.session(&handle).unwrap());
+        let mut tasks = JoinSet::new();
+        for task in 0..4 {
+            let (session, mut draw) = (Arc::clone(&session), Draw::new(seed * 10 + task));
+            tasks.spawn(async move {
+                let mut said = Vec::new();
+                for round in 0..4 {
+                    let number = first + task * 100 + round * 10;
+                    let Ok(outer) = session.begin().await else { continue };
+                    let wrote = insert(&outer, number).await.is_ok();
+                    let mut wrote_within = false;
+                    if let Ok(within) = outer.begin().await {
+                        wrote_within = insert(&within, number + 1).await.is_ok();
+                        if draw.one_in(2) {
+                            yield_now().await;
+                        }
+                        match draw.any() % 4 {
+                            0 => drop(within),
+                            1 => within.rollback().await.unwrap(),
+                            _ => wrote_within &= within.commit().await.is_ok(),
+                        }
+                    }
+                    let is_committed = match draw.any() % 4 {
+                        0 => false,
+                        1 => outer.rollback().await.is_err(),
+                        _ => outer.commit().await.is_ok(),
+                    };
+                    said.push((number, wrote && is_committed));
+                    said.push((number + 1, wrote_within && is_committed));
+                }
+                said
+            });
+        }
+        let said: Vec<_> = tasks.join_all().await.concat();
+        drop(session);
+        provider.close(&handle).await.unwrap();
+        for number in rows(provider, first).await {
+            assert!(said.contains(&(number, true)), "seed {seed}: {number} is left: {said:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn siblings_on_threads_leave_only_what_they_were_told_is_committed() {
+    let file = SqliteFile::open(2).await;
+    siblings(&SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap()).await;
+    if let Some(database) = PostgresDatabase::open(2).await {
+        siblings(&SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap()).await;
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(2).await {
+        siblings(&SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap()).await;
+        database.drop().await;
+    }
 }

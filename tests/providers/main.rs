@@ -9,6 +9,7 @@ mod ambient;
 mod attack;
 mod contract;
 mod havoc;
+mod hooks;
 mod jobs;
 mod levels;
 mod mysql;
