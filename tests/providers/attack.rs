@@ -178,12 +178,18 @@ async fn a_statement_dropped_while_it_is_prepared_confuses_nobody_else() {
 /// Otherwise everything the next job writes would be in a transaction that nobody commits.
 #[tokio::test]
 async fn a_job_that_turns_autocommit_off_takes_it_along() {
+    takes_along("SET autocommit = 0").await;
+    // Every end of a transaction begins another.
+    takes_along("SET completion_type = 'CHAIN'").await;
+}
+
+async fn takes_along(statement: &'static str) {
     let Some(database) = MySqlDatabase::open(1).await else { return };
     let provider = &SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
     let (runner, plain) = (runner(), Requirements::new().database(provider));
     for requirements in [plain.clone(), plain.clone().transactional(), plain.clone().read_only()] {
         let turns_off = runner.run(requirements, async |resources| {
-            resources.get(provider)?.execute("SET autocommit = 0").await?;
+            resources.get(provider)?.execute(statement).await?;
             Ok::<_, BoxError>(())
         });
         turns_off.await.unwrap();

@@ -22,7 +22,7 @@ use crate::sqlite::SqliteFile;
 
 // The derive writes `pub` items beside these.
 #[allow(unreachable_pub)]
-mod entry {
+pub(crate) mod entry {
     use sea_orm::entity::prelude::*;
 
     #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
@@ -39,7 +39,7 @@ mod entry {
 }
 
 /// As in a repository: any connection will do.
-async fn insert(db: &impl ConnectionTrait, number: u64) -> Result<(), DbErr> {
+pub(crate) async fn insert(db: &impl ConnectionTrait, number: u64) -> Result<(), DbErr> {
     let row = entry::ActiveModel { number: Set(number as i64) };
     entry::Entity::insert(row).exec_without_returning(db).await.map(drop)
 }
@@ -442,6 +442,267 @@ async fn a_begin_that_costs_the_jobs_transaction_is_the_sessions_last_word() {
         while database.busy().await > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+    database.drop().await;
+}
+
+/// What it writes would be outside it, and stay whatever becomes of it.
+#[tokio::test]
+async fn a_transaction_that_is_gone_takes_no_more_statements() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    for is_transactional in [false, true] {
+        let handle = provider.acquire(false).await.unwrap();
+        if is_transactional {
+            provider.begin(&handle).await.unwrap();
+        }
+        let session = provider.session(&handle).unwrap();
+        let first = session.begin().await.unwrap();
+        let second = session.begin().await.unwrap();
+        let third = second.begin().await.unwrap();
+        insert(&third, 1).await.unwrap();
+        first.rollback().await.unwrap();
+        for gone in [&second, &third] {
+            let error = insert(gone, 1).await.unwrap_err();
+            assert!(error.to_string().contains("is rolled back"), "{error}");
+            let error = gone.begin().await.unwrap_err();
+            assert!(error.to_string().contains("is rolled back"), "{error}");
+            gone.execute_unprepared("INSERT INTO entries VALUES (1)").await.unwrap_err();
+            let all = entry::Entity::find();
+            all.clone().all(gone).await.unwrap_err();
+            all.one(gone).await.unwrap_err();
+        }
+        second.rollback().await.unwrap();
+        insert(&session, 2).await.unwrap();
+        drop((third, session));
+        if is_transactional {
+            provider.commit(&handle).await.unwrap();
+        }
+        provider.close(&handle).await.unwrap();
+        assert_eq!(file.rows(1).await, 0);
+    }
+    assert_eq!(file.rows(2).await, 2);
+}
+
+/// SQLite's driver rolls back in a thread of its own, and says how deep it is only after that.
+#[tokio::test]
+async fn a_transaction_may_begin_right_after_one_that_was_dropped() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    let immediate = TransactionOptions {
+        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
+        ..Default::default()
+    };
+    let mut observer = file.observer.acquire().await.unwrap();
+    sqlx::query("PRAGMA busy_timeout = 0").execute(&mut *observer).await.unwrap();
+    for _ in 0..20 {
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        let dropped = session.begin().await.unwrap();
+        insert(&dropped, 1).await.unwrap();
+        drop(dropped);
+        let kept = session.begin_with_options(immediate).await.unwrap();
+        let other = sqlx::query("BEGIN IMMEDIATE; ROLLBACK");
+        assert!(other.execute(&mut *observer).await.is_err(), "the write lock is taken");
+        insert(&kept, 2).await.unwrap();
+        kept.commit().await.unwrap();
+        drop(session);
+        provider.close(&handle).await.unwrap();
+    }
+    drop(observer);
+    assert_eq!((file.rows(1).await, file.rows(2).await), (0, 20));
+}
+
+/// A savepoint has its name from how deep it is, and one that was rolled back to is there still. A
+/// rollback after a release that the server has seen goes back to that one.
+#[tokio::test]
+async fn a_commit_dropped_half_way_undoes_nothing_around_it_unsaid() {
+    let file = SqliteFile::open(2).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    half_commits(&provider).await;
+    if let Some(database) = PostgresDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        half_commits(&provider).await;
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        half_commits(&provider).await;
+        database.drop().await;
+    }
+}
+
+async fn half_commits<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>) {
+    for number in 1..=10 {
+        let handle = provider.acquire(false).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        session.begin().await.unwrap().rollback().await.unwrap();
+        insert(&session, number).await.unwrap();
+        let within = session.begin().await.unwrap();
+        let mut commit = Box::pin(tokio::task::unconstrained(within.commit()));
+        let is_half = futures::poll!(commit.as_mut()).is_pending();
+        drop(commit);
+        let goes_on = insert(&session, 100 + number).await;
+        drop(session);
+        let committed = provider.commit(&handle).await;
+        provider.close(&handle).await.unwrap();
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        let rows = |number: u64| {
+            let session = &session;
+            let found = entry::Entity::find().filter(entry::Column::Number.eq(number as i64));
+            async move { found.all(session).await.unwrap().len() }
+        };
+        let expected = usize::from(committed.is_ok());
+        assert_eq!(rows(number).await, expected, "half: {is_half}, {goes_on:?}, {committed:?}");
+        assert_eq!(rows(100 + number).await, usize::from(goes_on.is_ok() && committed.is_ok()));
+        drop(session);
+        provider.close(&handle).await.unwrap();
+    }
+}
+
+/// The databases answer such a commit with success.
+#[tokio::test]
+async fn a_commit_of_what_a_statement_has_ended_says_so() {
+    if let Some(database) = PostgresDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        ended_by(&provider, "SELECT 1 / 0").await;
+        assert_eq!((database.rows(1).await, database.rows(2).await), (0, 1));
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(2).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        ended_by(&provider, "ROLLBACK").await;
+        assert_eq!((database.rows(1).await, database.rows(2).await), (0, 1));
+        database.drop().await;
+    }
+}
+
+async fn ended_by<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>, statement: &str) {
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session.begin().await.unwrap();
+    insert(&transaction, 1).await.unwrap();
+    // The job goes on from it.
+    let _ = transaction.execute_unprepared(statement).await;
+    transaction.commit().await.unwrap_err();
+    // There was nothing around it to be lost.
+    let transaction = session.begin().await.unwrap();
+    insert(&transaction, 2).await.unwrap();
+    transaction.commit().await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+}
+
+/// MySQL is told of them before the transaction: left there, they would be the next one's.
+#[tokio::test]
+async fn what_is_set_for_a_transaction_that_is_not_begun_is_no_others() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    loop {
+        let begin = session.begin_with_config(None, Some(AccessMode::ReadOnly));
+        let mut begin = tokio::task::unconstrained(begin);
+        // A server may be that fast.
+        let Poll::Ready(begun) = futures::poll!(&mut begin) else { break };
+        begun.unwrap().rollback().await.unwrap();
+    }
+    let error = session.begin().await.unwrap_err();
+    assert!(error.to_string().contains("takes no more statements"), "{error}");
+    drop(session);
+    provider.close(&handle).await.unwrap();
+
+    // Where the server refuses it nothing is left, and the session goes on.
+    let handle = provider.acquire(false).await.unwrap();
+    provider.begin(&handle).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    session.begin_with_config(None, Some(AccessMode::ReadOnly)).await.unwrap_err();
+    insert(&session, 1).await.unwrap();
+    drop(session);
+    provider.commit(&handle).await.unwrap();
+    provider.close(&handle).await.unwrap();
+    assert_eq!(database.rows(1).await, 1);
+    database.drop().await;
+}
+
+/// Else a repository that asks for it, as for any other job, would write in one that may only read.
+#[tokio::test]
+async fn a_read_only_jobs_transactions_are_read_only_whatever_they_ask_for() {
+    let file = SqliteFile::open(1).await;
+    let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
+    asks_to_write(&provider).await;
+    assert_eq!(file.rows(1).await, 0);
+    if let Some(database) = PostgresDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        asks_to_write(&provider).await;
+        assert_eq!(database.rows(1).await, 0);
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        asks_to_write(&provider).await;
+        assert_eq!(database.rows(1).await, 0);
+        database.drop().await;
+    }
+}
+
+async fn asks_to_write<DB: sqlx::Database>(provider: &Arc<SeaOrmProvider<DB>>) {
+    let handle = provider.acquire(true).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session.begin_with_config(None, Some(AccessMode::ReadWrite)).await.unwrap();
+    count(&transaction).await;
+    insert(&transaction, 1).await.unwrap_err();
+    drop((transaction, session));
+    provider.close(&handle).await.unwrap();
+    // The next one may, and says so.
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let transaction = session.begin_with_config(None, Some(AccessMode::ReadWrite)).await.unwrap();
+    insert(&transaction, 2).await.unwrap();
+    drop((transaction, session));
+    provider.close(&handle).await.unwrap();
+}
+
+/// sqlx's driver for MySQL loses count where one is dropped while it is prepared, and gives the next one
+/// its answer.
+#[tokio::test]
+async fn a_statement_after_one_that_was_dropped_has_its_own_answer_or_none() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    for number in 1..=30 {
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        // Another one each time, so that it is prepared anew.
+        let sql = format!("SELECT number + {number} FROM entries WHERE number = ?");
+        let unknown = Statement::from_sql_and_values(DbBackend::MySql, sql, [1.into()]);
+        let mut dropped = Box::pin(tokio::task::unconstrained(session.query_all_raw(unknown)));
+        if futures::poll!(dropped.as_mut()).is_pending() && number % 2 == 0 {
+            tokio::time::sleep(Duration::from_millis(number / 4)).await;
+            let _ = futures::poll!(dropped.as_mut());
+        }
+        drop(dropped);
+        let session = match number % 3 {
+            0 => {
+                drop(session);
+                provider.session(&handle).unwrap()
+            }
+            _ => session,
+        };
+        let asked = Statement::from_string(DbBackend::MySql, format!("SELECT 1000 + {number}"));
+        let answer = async {
+            let row = session.query_one_raw(asked).await?;
+            row.ok_or(DbErr::RecordNotFound(String::new()))?.try_get_by_index::<i64>(0)
+        };
+        match answer.await {
+            Ok(answer) => assert_eq!(answer, 1000 + number as i64),
+            Err(error) => {
+                assert!(error.to_string().contains("takes no more statements"), "{error}");
+            }
+        }
+        drop(session);
+        let _ = provider.close(&handle).await;
     }
     database.drop().await;
 }

@@ -1,15 +1,18 @@
 //! What is particular to connections of sqlx's.
 
+use std::cell::RefCell;
+use std::pin::pin;
 use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::time::Duration;
 
-use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider};
+use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider, SqlxSession};
 use sqlx::any::AnyPoolOptions;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Connection, Database, Executor};
+use sqlx::{Connection, Database, Executor, Sqlite};
+use tokio::runtime::Runtime;
 
 use crate::mysql::MySqlDatabase;
 use crate::postgres::{PostgresDatabase, backend};
@@ -475,4 +478,72 @@ async fn sessions_and_what_waits_for_them_can_be_sent() {
     sent(&provider.close(&handle));
     sent(&provider.session(&handle).unwrap());
     provider.close(&handle).await.unwrap();
+}
+
+async fn keeps_a_minimum(minimum: u32) -> (SqliteFile, Arc<SqlxProvider<Sqlite>>) {
+    let file = SqliteFile::open(2).await;
+    let options = file.pool.connect_options().as_ref().clone();
+    let pool = SqlitePoolOptions::new().min_connections(minimum).max_connections(2);
+    let pool = pool.connect_with(options).await.unwrap();
+    (file, SqlxProvider::new("main", 1, pool).unwrap())
+}
+
+/// As a run that is dropped outside its runtime. sqlx's connection wants one where the pool keeps a
+/// minimum.
+#[test]
+fn a_close_dropped_half_way_outside_its_runtime_does_not_panic() {
+    for minimum in [0, 1] {
+        let runtime = Runtime::new().unwrap();
+        let (file, close) = runtime.block_on(async {
+            let (file, provider) = keeps_a_minimum(minimum).await;
+            let handle = provider.acquire(false).await.unwrap();
+            loop {
+                // A database may be that fast.
+                let mut begin = pin!(tokio::task::unconstrained(provider.begin(&handle)));
+                let Poll::Ready(begun) = futures::poll!(begin.as_mut()) else { break };
+                begun.unwrap();
+                provider.rollback(&handle).await.unwrap();
+            }
+            let mut close = Box::pin(async move { provider.close(&handle).await });
+            let _ = futures::poll!(close.as_mut());
+            (file, close)
+        });
+        drop(close);
+        runtime.block_on(async { drop(file) });
+    }
+}
+
+thread_local! {
+    /// Goes after the runtime's own of this thread, if it is used before it.
+    static LEFT: RefCell<Option<SqlxSession<Sqlite>>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_guard_that_goes_with_its_thread_after_its_runtime_ends_no_process() {
+    for minimum in [0, 1] {
+        let runtime = Runtime::new().unwrap();
+        let (file, provider) = runtime.block_on(keeps_a_minimum(minimum));
+        let (owned, pool) = (runtime.handle().clone(), provider.pool().clone());
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            LEFT.with_borrow_mut(|left| assert!(left.is_none()));
+            let session = owned.block_on(async {
+                let handle = provider.acquire(false).await.unwrap();
+                provider.session(&handle).unwrap()
+            });
+            LEFT.set(Some(session));
+            let _ = ended.recv();
+        });
+        while pool.num_idle() == pool.size() as usize {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // For the connection, the file must outlast the runtime.
+        drop(runtime);
+        drop(ends);
+        thread.join().unwrap();
+        while pool.num_idle() < pool.size() as usize {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Runtime::new().unwrap().block_on(async { drop(file) });
+    }
 }

@@ -7,12 +7,12 @@ use sea_orm::{
     AccessMode, ConnectionTrait, DbBackend, DbErr, ExecResult, IsolationLevel, QueryResult,
     Statement, TransactionError, TransactionOptions, TransactionTrait,
 };
-use sqlx::{Database, SqlStr};
+use sqlx::{Connection as _, Database, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::SeaOrmTransaction;
-use super::statements::{Statements, querying};
+use super::statements::{Statements, Verb, is_an_answer, querying};
 use crate::db::sqlx::SqlxSession;
 use crate::sync::{self, Arc};
 
@@ -49,27 +49,73 @@ pub(super) struct Work<DB: Database> {
     /// From the outermost to the innermost.
     open: Vec<Level>,
     begun: u64,
+    /// Of a rollback that was started the driver tells only when it is done: SQLite's, which works in a
+    /// thread of its own.
+    tells_late: bool,
 }
 
 impl<DB: Database> Work<DB> {
-    /// Refused where a transaction was lost: what comes after would be outside it, and stay.
-    fn ready(&mut self) -> Result<&mut Self, DbErr> {
-        match self.session.is_in_doubt() {
-            true => Err(DbErr::Custom(LOST.to_owned())),
-            false => Ok(self),
+    /// Refused where a transaction was lost, and to one that is gone: what comes after would be outside
+    /// it, and stay. Refused, too, where the driver would give the next one somebody else's answer.
+    async fn ready(&mut self, of: Option<Level>) -> Result<&mut Self, DbErr> {
+        self.session.count_answers().await;
+        if self.session.is_in_doubt() {
+            return Err(DbErr::Custom(LOST.to_owned()));
+        }
+        match of {
+            Some(level) if !self.open.contains(&level) => Err(DbErr::Custom(GONE.to_owned())),
+            _ => Ok(self),
         }
     }
 
-    /// Begins a transaction within those that are open.
+    /// Awaits a statement of one of the transactions, or of the session.
+    async fn run<S, T>(
+        &mut self,
+        of: Option<Level>,
+        verb: Verb<DB, S, T>,
+        statement: S,
+    ) -> Result<T, DbErr> {
+        let session = &mut self.ready(of).await?.session;
+        session.set_cut(true);
+        let answer = verb(session, statement).await;
+        session.set_cut(false);
+        answer
+    }
+
+    /// Begins a transaction within those that are open; with `outermost`, where none is.
     ///
     /// Where that fails, the driver for PostgreSQL rolls back the one outside it, and where it is
-    /// dropped half-way, nobody knows: after both, the session is of no use any more.
-    pub(super) async fn begin(&mut self, statement: Option<SqlStr>) -> Result<Level, DbErr> {
+    /// dropped half-way, nobody knows: after both, the session is of no use any more. Nor is it where
+    /// what was to be set before is left for the next transaction, whoever's that will be.
+    pub(super) async fn begin(
+        &mut self,
+        statements: &Statements<DB>,
+        before: Option<String>,
+        outermost: Option<SqlStr>,
+    ) -> Result<Level, DbErr> {
+        if self.tells_late {
+            self.session.ping().await.map_err(querying)?;
+        }
         let depth = self.depth();
         self.session.doubt();
+        let is_set = before.is_some();
+        if let Some(before) = before {
+            let set = (statements.execute_unprepared)(&mut self.session, before).await;
+            if let Err(error) = set {
+                if is_an_answer(&error) {
+                    self.session.settle_doubt();
+                }
+                return Err(error);
+            }
+        }
+        let statement = outermost.filter(|_| depth == 0);
         let begun = DB::TransactionManager::begin(&mut self.session, statement).await;
-        let answered = matches!(&begun, Ok(()) | Err(sqlx::Error::Database(_)));
-        if answered && self.depth() == depth + usize::from(begun.is_ok()) {
+        let is_in_order = match &begun {
+            Ok(()) => true,
+            Err(sqlx::Error::Database(_)) => !is_set && self.depth() == depth,
+            Err(_) => false,
+        };
+        if is_in_order {
             self.session.settle_doubt();
         }
         begun.map_err(querying)?;
@@ -79,14 +125,36 @@ impl<DB: Database> Work<DB> {
         Ok(level)
     }
 
+    /// Commits it into what is around it.
+    ///
+    /// Dropped half-way there, it may have been: its rollback would then be that of an earlier one as
+    /// deep as it, whose savepoint has the same name. So the session is of no use after that.
     pub(super) async fn commit(&mut self, level: Level) -> Result<(), DbErr> {
         if self.open.last() != Some(&level) {
             let what = if self.open.contains(&level) { WITHIN } else { GONE };
             return Err(DbErr::Custom(what.to_owned()));
         }
-        DB::TransactionManager::commit(&mut self.session).await.map_err(querying)?;
+        self.session.doubt();
+        let committed = self.commit_innermost().await;
+        if matches!(&committed, Ok(_) | Err(sqlx::Error::Database(_))) {
+            self.session.settle_doubt();
+        }
+        if !committed.map_err(querying)? {
+            return Err(DbErr::Custom(ENDED.to_owned()));
+        }
         self.open.pop();
         Ok(())
+    }
+
+    /// `false` where there is nothing to commit any more.
+    async fn commit_innermost(&mut self) -> sqlx::Result<bool> {
+        // The database would answer the outermost's commit with success. To release a savepoint of
+        // what is gone it refuses.
+        if self.depth() == 1 && !self.session.can_commit().await? {
+            return Ok(false);
+        }
+        DB::TransactionManager::commit(&mut self.session).await?;
+        Ok(true)
     }
 
     /// Rolls it back, with those that are open within it.
@@ -106,13 +174,14 @@ impl<DB: Database> Work<DB> {
         }
     }
 
-    pub(super) fn depth(&self) -> usize {
+    fn depth(&self) -> usize {
         DB::TransactionManager::get_transaction_depth(&self.session)
     }
 }
 
-const LOST: &str = "a transaction of this session was not begun to the end, and what is around it may \
-                    be lost: the session takes no more statements, and the job cannot commit";
+const LOST: &str = "a begin, a commit or, on MySQL, a statement of this session was dropped half-way or \
+                    failed, and what is around it may be lost: the session takes no more statements, \
+                    and the job cannot commit";
 
 const WITHIN: &str = "another transaction was begun within this one and is open: each must end before \
                       the one that was begun earlier on the same session";
@@ -120,13 +189,16 @@ const WITHIN: &str = "another transaction was begun within this one and is open:
 const GONE: &str = "this transaction is rolled back: one that was begun earlier on the same session \
                     has ended before it";
 
+const ENDED: &str = "a statement has ended this transaction before, and there is nothing to commit";
+
 impl<DB: Database> Connection<DB> {
     pub(super) fn new(
         session: SqlxSession<DB>,
         statements: Statements<DB>,
         backend: DbBackend,
     ) -> Arc<Self> {
-        let work = Mutex::new(Work { session, open: Vec::new(), begun: 0 });
+        let tells_late = backend == DbBackend::Sqlite;
+        let work = Mutex::new(Work { session, open: Vec::new(), begun: 0, tells_late });
         Arc::new(Self { work, statements, backend, dropped: sync::Mutex::default() })
     }
 
@@ -151,33 +223,45 @@ impl<DB: Database> Connection<DB> {
         }
     }
 
-    pub(super) async fn execute(&self, statement: Statement) -> Result<ExecResult, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.execute)(&mut work.ready()?.session, statement).await
+    pub(super) async fn execute(
+        &self,
+        of: Option<Level>,
+        statement: Statement,
+    ) -> Result<ExecResult, DbErr> {
+        self.turn().await.run(of, self.statements.execute, statement).await
     }
 
-    pub(super) async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.execute_unprepared)(&mut work.ready()?.session, sql.to_owned()).await
+    pub(super) async fn execute_unprepared(
+        &self,
+        of: Option<Level>,
+        sql: &str,
+    ) -> Result<ExecResult, DbErr> {
+        self.turn().await.run(of, self.statements.execute_unprepared, sql.to_owned()).await
     }
 
     pub(super) async fn query_one(
         &self,
+        of: Option<Level>,
         statement: Statement,
     ) -> Result<Option<QueryResult>, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.query_one)(&mut work.ready()?.session, statement).await
+        self.turn().await.run(of, self.statements.query_one, statement).await
     }
 
-    pub(super) async fn query_all(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
-        let mut work = self.turn().await;
-        (self.statements.query_all)(&mut work.ready()?.session, statement).await
+    pub(super) async fn query_all(
+        &self,
+        of: Option<Level>,
+        statement: Statement,
+    ) -> Result<Vec<QueryResult>, DbErr> {
+        self.turn().await.run(of, self.statements.query_all, statement).await
     }
 
     /// A turn to begin, commit or roll back in.
-    pub(super) async fn turn_in_order(&self) -> Result<MutexGuard<'_, Work<DB>>, DbErr> {
+    pub(super) async fn turn_in_order(
+        &self,
+        of: Option<Level>,
+    ) -> Result<MutexGuard<'_, Work<DB>>, DbErr> {
         let mut work = self.turn().await;
-        work.ready()?;
+        work.ready(of).await?;
         Ok(work)
     }
 }
@@ -191,6 +275,13 @@ impl<DB: Database> Drop for Connection<DB> {
     }
 }
 
+impl<DB: Database> SeaOrmSession<DB> {
+    /// Its statements are of whatever is open.
+    const fn level(&self) -> Option<Level> {
+        None
+    }
+}
+
 /// SeaORM's traits, for the session and for a transaction within it: they are the same connection.
 macro_rules! connection_traits {
     ($kind:ident, $connection:tt) => {
@@ -201,22 +292,22 @@ macro_rules! connection_traits {
             }
 
             async fn execute_raw(&self, statement: Statement) -> Result<ExecResult, DbErr> {
-                self.$connection.execute(statement).await
+                self.$connection.execute(self.level(), statement).await
             }
 
             async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
-                self.$connection.execute_unprepared(sql).await
+                self.$connection.execute_unprepared(self.level(), sql).await
             }
 
             async fn query_one_raw(
                 &self,
                 statement: Statement,
             ) -> Result<Option<QueryResult>, DbErr> {
-                self.$connection.query_one(statement).await
+                self.$connection.query_one(self.level(), statement).await
             }
 
             async fn query_all_raw(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
-                self.$connection.query_all(statement).await
+                self.$connection.query_all(self.level(), statement).await
             }
         }
 
@@ -242,7 +333,7 @@ macro_rules! connection_traits {
                 &self,
                 options: TransactionOptions,
             ) -> Result<SeaOrmTransaction<DB>, DbErr> {
-                SeaOrmTransaction::begin(&self.$connection, options).await
+                SeaOrmTransaction::begin(&self.$connection, self.level(), options).await
             }
 
             async fn transaction<F, T, E>(&self, callback: F) -> Result<T, TransactionError<E>>

@@ -7,9 +7,10 @@ use sea_orm::{DbErr, ExecResult, QueryResult, RuntimeErr, Statement};
 use sea_query_sqlx::SqlxValues;
 use sqlx::{AssertSqlSafe, Database, Executor, IntoArguments};
 
-type Answer<'c, T> = Pin<Box<dyn Future<Output = Result<T, DbErr>> + Send + 'c>>;
+pub(super) type Answer<'c, T> = Pin<Box<dyn Future<Output = Result<T, DbErr>> + Send + 'c>>;
 
-type Verb<DB, S, T> = for<'c> fn(&'c mut <DB as Database>::Connection, S) -> Answer<'c, T>;
+pub(super) type Verb<DB, S, T> =
+    for<'c> fn(&'c mut <DB as Database>::Connection, S) -> Answer<'c, T>;
 
 /// Function pointers, made where the driver is known to be one of SeaORM's, so that nothing else has
 /// to state those bounds, and no driver has to be chosen here.
@@ -126,4 +127,14 @@ pub(super) fn execution(error: sqlx::Error) -> DbErr {
 
 pub(super) fn querying(error: sqlx::Error) -> DbErr {
     DbErr::Query(RuntimeErr::SqlxError(error.into()))
+}
+
+/// Whether the database itself said it.
+pub(super) fn is_an_answer(error: &DbErr) -> bool {
+    match error {
+        DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)) => {
+            matches!(&**error, sqlx::Error::Database(_))
+        }
+        _ => false,
+    }
 }

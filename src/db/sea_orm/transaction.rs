@@ -14,7 +14,12 @@ use crate::sync::Arc;
 ///
 /// Dropped, it is rolled back before the next statement. There is one connection, so each is within
 /// the one that was begun before it and is still open, also where two futures of the job begin them:
-/// a commit is an error while one is open within it, and a rollback takes those within it along.
+/// a commit is an error while one is open within it, and a rollback takes those within it along: their
+/// statements are errors from then on. A commit is an error, too, where a statement has ended the
+/// transaction before, which PostgreSQL and MySQL answer with success. Where a begin or a commit is
+/// dropped half-way the session takes nothing more, and the job cannot commit.
+///
+/// In a job that is read-only it is read-only, whatever access mode is asked for.
 pub struct SeaOrmTransaction<DB: Database> {
     pub(super) connection: Arc<Connection<DB>>,
     /// `None` once ended.
@@ -24,17 +29,18 @@ pub struct SeaOrmTransaction<DB: Database> {
 impl<DB: Database> SeaOrmTransaction<DB> {
     pub(super) async fn begin(
         connection: &Arc<Connection<DB>>,
-        options: TransactionOptions,
+        within: Option<Level>,
+        mut options: TransactionOptions,
     ) -> Result<Self, DbErr> {
-        let mut work = connection.turn_in_order().await?;
-        let depth = work.depth();
-        let (before, after) = settings(connection.backend, options);
-        if let Some(before) = before {
-            (connection.statements.execute_unprepared)(&mut work.session, before).await?;
+        let mut work = connection.turn_in_order(within).await?;
+        if work.session.is_read_only() {
+            // It is so already, and must not be told otherwise.
+            options.access_mode = None;
         }
+        let (before, after) = settings(connection.backend, options);
         // The mode is the outermost transaction's; a savepoint has none.
-        let statement = if depth == 0 { mode(connection.backend, options) } else { None };
-        let level = work.begin(statement).await?;
+        let mode = mode(connection.backend, options);
+        let level = work.begin(&connection.statements, before, mode).await?;
         // From here it is rolled back, unless it comes out of this in order.
         let transaction = Self { connection: Arc::clone(connection), open: Some(level) };
         if let Some(after) = after {
@@ -42,6 +48,11 @@ impl<DB: Database> SeaOrmTransaction<DB> {
         }
         drop(work);
         Ok(transaction)
+    }
+
+    /// Whose its statements are: once it is gone, they are refused.
+    pub(super) const fn level(&self) -> Option<Level> {
+        self.open
     }
 
     pub(super) async fn run<F, T, E>(self, callback: F) -> Result<T, TransactionError<E>>
@@ -67,7 +78,7 @@ impl<DB: Database> SeaOrmTransaction<DB> {
 impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
     async fn commit(mut self) -> Result<(), DbErr> {
         if let Some(level) = self.open {
-            self.connection.turn_in_order().await?.commit(level).await?;
+            self.connection.turn_in_order(None).await?.commit(level).await?;
             self.open = None;
         }
         Ok(())
@@ -75,7 +86,7 @@ impl<DB: Database> TransactionSession for SeaOrmTransaction<DB> {
 
     async fn rollback(mut self) -> Result<(), DbErr> {
         if let Some(level) = self.open {
-            self.connection.turn_in_order().await?.roll_back(level).await?;
+            self.connection.turn_in_order(None).await?.roll_back(level).await?;
             self.open = None;
         }
         Ok(())

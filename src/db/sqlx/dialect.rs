@@ -98,8 +98,9 @@ impl SqlDialect {
     ///
     /// sqlx's driver for MySQL loses count when a statement with arguments is dropped before the server
     /// has prepared it: from then on it takes what is left of that answer for the next one, and
-    /// everybody gets somebody else's. And where a job has turned `autocommit` off, the next one's
-    /// writes would all be in a transaction that nobody commits. What the host has set for its
+    /// everybody gets somebody else's. And where a job has turned `autocommit` off, or has every
+    /// transaction begin another at its end (`completion_type`), the next one's writes would all be in a
+    /// transaction that nobody commits. What the host has set for its
     /// connections is not known here, so nothing is set anew.
     pub(super) fn can_go_back(self) -> Option<Question> {
         match self {
@@ -107,7 +108,8 @@ impl SqlDialect {
             Self::MySql => Some(Question::marked(|mark| {
                 format!(
                     "SELECT 1 AS {mark}; SELECT 1 AS {mark}_{NO} FROM dual
-                     WHERE @@session.autocommit <> @@global.autocommit"
+                     WHERE @@session.autocommit <> @@global.autocommit
+                        OR @@session.completion_type <> @@global.completion_type"
                 )
             })),
         }

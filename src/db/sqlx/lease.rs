@@ -1,6 +1,7 @@
 //! One connection out of the pool, and what is known of its state.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -37,6 +38,10 @@ pub(super) struct Lease<DB: Database> {
     /// A step of ours was dropped half-way, or failed without an answer of the database's: what
     /// state the connection is in is unknown, and it must not go back.
     suspect: bool,
+    /// A statement of the job's was dropped half-way, where we know of it: the driver may have lost count
+    /// of the answers.
+    #[cfg(feature = "sea-orm")]
+    cut: bool,
     /// Writes are refused.
     read_only: bool,
     /// Writes were allowed before and must be again.
@@ -57,6 +62,8 @@ impl<DB: Database> Lease<DB> {
             dialect,
             runtime,
             suspect: false,
+            #[cfg(feature = "sea-orm")]
+            cut: false,
             read_only: false,
             restore: false,
         }
@@ -78,6 +85,30 @@ impl<DB: Database> Lease<DB> {
     /// Whether the state of the connection is unknown.
     pub(super) const fn is_suspect(&self) -> bool {
         self.suspect
+    }
+
+    /// A statement of the job's is about to be awaited, or was to its end.
+    #[cfg(feature = "sea-orm")]
+    pub(super) const fn set_cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    /// Sees to it that the next answer is to the next statement, or makes the connection suspect.
+    #[cfg(feature = "sea-orm")]
+    pub(super) async fn count_answers(&mut self) {
+        if !self.cut || self.suspect {
+            return;
+        }
+        // Not to say whether it can go back: that it is answered.
+        if let Some(question) = self.dialect.can_go_back() {
+            let _ = self.question(&question).await;
+        }
+        self.cut = false;
+    }
+
+    #[cfg(feature = "sea-orm")]
+    pub(super) const fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     #[cfg(feature = "sea-orm")]
@@ -176,7 +207,7 @@ impl<DB: Database> Lease<DB> {
         // Last: what was asked before may have had the answer to something else.
         match self.dialect.can_go_back() {
             Some(question) if !self.question(&question).await? => {
-                let what = "a statement of the job's own has changed autocommit";
+                let what = "a statement of the job's own has changed autocommit or completion_type";
                 Err(sqlx::Error::Protocol(what.to_owned()))
             }
             _ => Ok(()),
@@ -201,7 +232,9 @@ impl<DB: Database> Lease<DB> {
         if let Some(connection) = self.connection.take() {
             // There is nobody to whom it would matter why a connection given up does not close, and
             // one that cannot is closed by being dropped.
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close()).await;
+            let future = Some(Box::pin(connection.close()));
+            let closing = DroppedInside { future, runtime: self.runtime.clone() };
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
         }
     }
 
@@ -222,8 +255,46 @@ impl<DB: Database> Drop for Lease<DB> {
         if let Some(connection) = self.connection.take() {
             // On the spot and without a goodbye: nobody waits for it, such as after an acquire that was
             // dropped half-way, and the permit that stands for it is free in a moment.
-            let _runtime = self.runtime.enter();
-            drop(connection.detach());
+            inside(&self.runtime, || drop(connection.detach()));
         }
+    }
+}
+
+/// Does something within a runtime, wherever we are. Where a thread ends there is none to enter any
+/// more, and a panic would end the process: there another thread does it.
+fn inside(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
+    if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
+        let runtime = runtime.clone();
+        std::thread::spawn(move || {
+            let _runtime = runtime.enter();
+            work();
+        });
+    } else {
+        let _runtime = runtime.enter();
+        work();
+    }
+}
+
+/// A future that is dropped within its runtime: a connection of a pool that keeps a minimum starts a
+/// task as it goes.
+struct DroppedInside<F: Send + 'static> {
+    /// `None` only on the way out.
+    future: Option<Pin<Box<F>>>,
+    runtime: Handle,
+}
+
+impl<F: Future + Send> Future for DroppedInside<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let future = self.future.as_mut().expect("it is there until it is dropped");
+        future.as_mut().poll(cx)
+    }
+}
+
+impl<F: Send + 'static> Drop for DroppedInside<F> {
+    fn drop(&mut self) {
+        let future = self.future.take();
+        inside(&self.runtime, || drop(future));
     }
 }

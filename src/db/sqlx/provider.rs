@@ -238,6 +238,11 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
         if !lease.is_open() {
             return Err(self.out_of_order(DbVerb::Commit, "no transaction open"));
         }
+        if lease.is_suspect() {
+            let source = "a step was dropped half-way or failed, and what is in the transaction is not \
+                          known";
+            return Err(self.failed(DbVerb::Commit, source));
+        }
         let failed = |source: sqlx::Error| self.failed(DbVerb::Commit, source);
         // A connection that answers nothing any more must not look like a commit that takes long:
         // nobody cuts that off, and up to here nothing is committed.

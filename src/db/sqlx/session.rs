@@ -39,10 +39,14 @@ impl<DB: Database> fmt::Debug for SqlxHandle<DB> {
 /// Use [`Connection::begin`](sqlx::Connection::begin) on it for a savepoint within the job's
 /// transaction, or a transaction in a job that has none. On PostgreSQL sqlx rolls back the transaction
 /// around it where that fails or is dropped half-way: what is written after that stays, though the
-/// job's commit is an error, so do not go on. What is still open when the job ends is rolled back,
-/// also what plain SQL opened. Other things a job changes on the session, such as
-/// variables, temporary tables and advisory locks, stay with the connection as they do with every
-/// user of the pool; one whose `autocommit` is not the server's own is closed.
+/// job's commit is an error, so do not go on. Await its commit to the end: dropped in the middle, a
+/// savepoint may be rolled back to an earlier one, with what was written in between. In a job without a
+/// transaction such a commit answers with success where PostgreSQL or MySQL has nothing left to commit.
+///
+/// What is still open when the job ends is rolled back, also what plain SQL opened. Other things a job
+/// changes on the session, such as variables, its role, temporary tables and locks, stay with the
+/// connection as they do with every user of the pool, whose `after_release` is the place to undo them;
+/// one whose `autocommit` or `completion_type` is not the server's own is closed.
 pub struct SqlxSession<DB: Database>(pub(super) Turn<DB>);
 
 #[cfg(feature = "sea-orm")]
@@ -55,6 +59,26 @@ impl<DB: Database> SqlxSession<DB> {
     /// What the doubt was about has ended in order.
     pub(crate) fn settle_doubt(&mut self) {
         self.0.set_suspect(false);
+    }
+
+    /// A statement is about to be awaited, or was to its end.
+    pub(crate) fn set_cut(&mut self, cut: bool) {
+        self.0.set_cut(cut);
+    }
+
+    /// Asks, after one that was not, whether the next one's answer will be its own; a doubt where not.
+    pub(crate) async fn count_answers(&mut self) {
+        self.0.count_answers().await;
+    }
+
+    /// Whether the job may only read.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
+    /// Whether a transaction is open that can be committed.
+    pub(crate) async fn can_commit(&mut self) -> sqlx::Result<bool> {
+        self.0.can_commit().await
     }
 
     /// Whether the state of the connection is unknown.
