@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{BoxError, Names};
+use crate::one_line::OneLine;
 use crate::sync::Arc;
 
 /// One step in the life of a handle; see [`DbProvider`](super::DbProvider).
@@ -44,7 +45,7 @@ impl fmt::Display for DbVerb {
 #[non_exhaustive]
 pub enum ProviderError {
     /// The database or its driver failed.
-    #[error("database `{provider}`: {verb} failed: {source}")]
+    #[error("database `{provider}`: {verb} failed: {}", OneLine(&source.to_string()))]
     Failed {
         /// The database's name.
         provider: Arc<str>,

@@ -5,6 +5,7 @@ use super::spend::Priced;
 use crate::error::Names;
 use crate::models::{ModelSpec, Usage};
 use crate::money::{Cost, Money};
+use crate::one_line::OneLine;
 use crate::sync::{Arc, Mutex};
 
 /// Why a usage was not recorded.
@@ -13,7 +14,8 @@ use crate::sync::{Arc, Mutex};
 pub enum UsageError {
     /// The job did not require the model, so nothing was reserved for it.
     #[error(
-        "model `{model}` is not among what this job calls ({}); require it first",
+        "model `{}` is not among what this job calls ({}); require it first",
+        OneLine(model),
         Names(calls)
     )]
     NotRequired {

@@ -70,6 +70,13 @@ impl Stop {
         }
     }
 
+    /// Whether the run's time is over now, and its grace too.
+    pub(super) fn overdue(&self) -> Option<Stopped> {
+        let (limit, end) = self.time?;
+        let end = end?.checked_add(grace(limit))?;
+        (Instant::now() >= end).then_some(Stopped::TimedOut(limit))
+    }
+
     /// The future's output, unless the run is over first. What is ready at that moment counts.
     pub(super) async fn unless<F: Future>(&self, future: F) -> Result<F::Output, Stopped> {
         tokio::select! {

@@ -46,7 +46,7 @@ pub enum RegistryError {
         source: ConfigError,
     },
     /// The constructor of a [`Singleton`] failed or panicked. It is asked again at the next use.
-    #[error("`{type_name}` could not be built: {reason}")]
+    #[error("`{type_name}` could not be built: {}", OneLine(reason))]
     Build {
         /// The singleton's type.
         type_name: &'static str,
