@@ -128,8 +128,9 @@ fn compute_for(time: Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_commit_is_not_begun_when_there_is_no_time_left_to_end_it() {
     let world = World::new();
+    // Its time and its grace, and not a moment less.
     let late = async |_| {
-        compute_for(secs(12));
+        compute_for(secs(11));
         Ok::<_, String>("late")
     };
     let run = world.runner.job(world.everything().transactional()).within(secs(10)).run(late);
