@@ -1,10 +1,12 @@
-//! A future whose panic is a value.
+//! What is not ours, and its panic a value or a line in the log.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::Poll;
+
+use crate::error::end_panic;
 
 /// The future's output, or what it panicked with. It is not polled again after that.
 ///
@@ -17,4 +19,20 @@ pub(crate) async fn caught<F: Future + ?Sized>(
         Err(payload) => Poll::Ready(Err(payload)),
     })
     .await
+}
+
+/// Runs code that is not ours and whose panic must end here.
+pub(crate) fn contain(whose: &'static str, call: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
+        end_panic(payload);
+        say(|| tracing::error!("{whose} panicked; it is contained here"));
+    }
+}
+
+/// Says something in the log, where a panic must not come of it: who listens there is not ours
+/// either, and we may be unwinding already.
+pub(crate) fn say(line: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(line)) {
+        end_panic(payload);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
 use tokio::runtime::Handle;
@@ -20,7 +21,7 @@ use super::run_error::{RunError, RunStage, TimeoutCause};
 use super::spend::SpendGate;
 use super::stop::{Stop, Stopped};
 use super::tenure::Tenure;
-use crate::caught::caught;
+use crate::caught::{caught, contain};
 use crate::db::{DbVerb, in_scope};
 use crate::error::AdmitError;
 use crate::grant::Grant;
@@ -50,6 +51,11 @@ impl<E> From<RunError<E>> for Fault<E> {
     }
 }
 
+/// A step's fault, where it panicked too: that is held back until everything is.
+fn faulty<T, E>(step: Result<Result<T, RunError<E>>, Box<dyn Any + Send>>) -> Result<T, Fault<E>> {
+    step.map_err(Fault::Panic)?.map_err(Fault::Run)
+}
+
 /// How the job's future ended.
 enum Worked<T, E> {
     Done(T),
@@ -57,10 +63,26 @@ enum Worked<T, E> {
     Panicked(Box<dyn Any + Send>),
     /// Its token was cancelled, and it was dropped.
     Cancelled,
-    /// It was told that its time is over, and ended by itself.
+    /// Its time was over, and it ended by itself.
     Late(Stopped, Option<E>),
     /// It was told, did not end within its grace, and was dropped.
     Overdue(Stopped),
+}
+
+/// Tells the job's own tasks of its end, at the latest when it is dropped.
+struct Told(CancellationToken);
+
+impl Told {
+    fn tell(&self) {
+        // Whatever polls such a task is not ours, and its mistake not the job's.
+        contain("a waker of a job's own task", || self.0.cancel());
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.tell();
+    }
 }
 
 impl Attempts<'_> {
@@ -91,24 +113,25 @@ impl Attempts<'_> {
         record.granted(&grant);
         let mut tenure = Tenure::new(grant, bill, &self.plan, &self.runtime);
 
-        if let Err(error) = self.make_ready(&mut tenure).await {
+        let ready = caught(pin!(self.make_ready(&mut tenure))).await;
+        if let Err(fault) = faulty(ready) {
             tenure.undo().await;
-            return Err(error.into());
+            return Err(fault);
         }
         tenure.start();
-        let cancelled = CancellationToken::new();
-        // However this ends, the job's own tasks are told.
-        let told = cancelled.clone().drop_guard();
+        let told = Told(CancellationToken::new());
         let resources = Resources::new(
             Arc::clone(&self.plan),
             Arc::clone(tenure.meter()),
             Arc::clone(tenure.reports()),
             Arc::clone(tenure.held().grant()),
             tenure.held().bound(self.plan.is_read_only),
-            cancelled.clone(),
+            told.0.clone(),
             record.attempts,
         );
-        let worked = self.work(resources, &cancelled, job).await;
+        let worked = caught(pin!(self.work(resources, &told, job))).await;
+        // So may one of the job's destructors.
+        let worked = worked.unwrap_or_else(Worked::Panicked);
         // Before the commit and the clean-up, which wait for the guards these tasks hold.
         drop(told);
         self.finish(tenure, worked, record).await
@@ -122,7 +145,11 @@ impl Attempts<'_> {
         if let Some(left) = self.stop.left() {
             admit = admit.within(left);
         }
-        admit.await.map_err(|error| match (error, self.stop.limit()) {
+        // The evaluator keeps the time, and knows what is missing. Where none runs, or not in time, the
+        // run's own clock does.
+        let admitted = self.stop.unless_overdue(admit).await;
+        let admitted = admitted.map_err(|over| over.error(RunStage::Admission, None))?;
+        admitted.map_err(|error| match (error, self.stop.limit()) {
             (AdmitError::Cancelled, _) => RunError::Cancelled { stage: RunStage::Admission },
             (error @ AdmitError::TimedOut { .. }, Some(limit)) => RunError::TimedOut {
                 limit,
@@ -163,7 +190,7 @@ impl Attempts<'_> {
     async fn work<T, E, F, Fut>(
         &self,
         resources: Resources,
-        cancelled: &CancellationToken,
+        told: &Told,
         job: &mut F,
     ) -> Worked<T, E>
     where
@@ -176,14 +203,17 @@ impl Attempts<'_> {
         let limit = tokio::select! {
             biased;
             ended = &mut job => return match ended {
-                Ok(Ok(done)) => Worked::Done(done),
+                Ok(Ok(done)) => match self.too_late_to_commit() {
+                    None => Worked::Done(done),
+                    Some(over) => Worked::Late(over, None),
+                },
                 Ok(Err(error)) => Worked::Failed(error),
                 Err(payload) => Worked::Panicked(payload),
             },
             () = self.stop.cancelled() => return Worked::Cancelled,
             limit = self.stop.passed() => limit,
         };
-        cancelled.cancel();
+        told.tell();
         let over = Stopped::TimedOut(limit);
         tokio::select! {
             biased;
@@ -197,6 +227,13 @@ impl Attempts<'_> {
         }
     }
 
+    /// Whether a commit that began now would be cut off at its first await, and leave open whether it
+    /// happened: a job may compute past its time without noticing.
+    fn too_late_to_commit(&self) -> Option<Stopped> {
+        let has_none = !self.plan.is_transactional || self.plan.providers.is_empty();
+        if has_none { None } else { self.stop.overdue() }
+    }
+
     /// Settles the bill; then commits and reports the success, or reports the failure and rolls
     /// back; and ends the tenure.
     async fn finish<T, E: JobError>(
@@ -205,9 +242,13 @@ impl Attempts<'_> {
         worked: Worked<T, E>,
         record: &mut JobRecord,
     ) -> Result<T, Fault<E>> {
-        let failure = match &worked {
+        let failure = catch_unwind(AssertUnwindSafe(|| match &worked {
             Worked::Failed(error) | Worked::Late(_, Some(error)) => error.upstream(),
             _ => None,
+        }));
+        let (failure, panic) = match failure {
+            Ok(failure) => (failure, None),
+            Err(payload) => (None, Some(payload)),
         };
         let unrecorded =
             if failure.is_some() { Unrecorded::Nothing } else { Unrecorded::AsReserved };
@@ -216,13 +257,13 @@ impl Attempts<'_> {
         if matches!(worked, Worked::Overdue(_)) {
             tenure.abandon().await;
         } else if let Worked::Done(done) = worked {
-            let committed = self.commit(&mut tenure).await;
+            let committed = faulty(caught(pin!(self.commit(&mut tenure))).await);
             if committed.is_ok() {
                 let reports = Arc::clone(tenure.reports());
                 reports.success(tenure.held().grant());
             }
             tenure.end().await;
-            return committed.map(|()| done).map_err(Fault::Run);
+            return committed.map(|()| done);
         } else {
             // Before the rollbacks: they may take long, and others' calls go on meanwhile.
             if let Some(failure) = failure {
@@ -230,6 +271,9 @@ impl Attempts<'_> {
                 reports.failed(tenure.held().grant(), failure);
             }
             tenure.end().await;
+        }
+        if let Some(payload) = panic {
+            return Err(Fault::Panic(payload));
         }
         let stage = RunStage::Work;
         Err(match worked {

@@ -8,9 +8,9 @@ use std::pin::pin;
 use tokio::time::timeout;
 
 use super::run_error::overdue;
-use crate::caught::caught;
+use crate::caught::{caught, say};
 use crate::db::{AnyHandle, AnyProvider, Bound, DbVerb, ProviderError, Verbed};
-use crate::error::{end_panic, panic_message};
+use crate::error::panic_message;
 use crate::grant::Grant;
 use crate::one_line::OneLine;
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -179,7 +179,7 @@ impl OpenHandle {
     async fn end(&self, verb: DbVerb) {
         match caught(pin!(self.bounded(verb))).await {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => tracing::warn!(%error, "{verb} failed; the session is given up"),
+            Ok(Err(error)) => self.log_failure(verb, error),
             Err(payload) => self.log_panic(format_args!("{verb}"), payload),
         }
         self.abort();
@@ -200,21 +200,27 @@ impl OpenHandle {
         }
     }
 
+    /// Says what the provider failed with. The text of it and its drop are not ours either.
+    fn log_failure(&self, verb: DbVerb, error: ProviderError) {
+        let logged = catch_unwind(AssertUnwindSafe(move || {
+            tracing::warn!(%error, "{verb} failed; the session is given up");
+        }));
+        if let Err(payload) = logged {
+            self.log_panic(format_args!("error of a {verb}"), payload);
+        }
+    }
+
     fn log_panic(&self, what: fmt::Arguments<'_>, payload: Box<dyn Any + Send>) {
         log_panic(&*self.provider, what, payload);
     }
 }
 
-/// Says that a provider panicked where a panic must not go on. What panics in turn is contained as
-/// well: we may be unwinding already.
+/// Says that a provider panicked where a panic must not go on.
 fn log_panic(provider: &dyn AnyProvider, what: fmt::Arguments<'_>, payload: Box<dyn Any + Send>) {
-    let logged = catch_unwind(AssertUnwindSafe(|| {
+    say(|| {
         let (provider, message) = (OneLine(provider.name()), panic_message(payload));
         tracing::error!(%provider, %message, "a provider's {what} panicked");
-    }));
-    if let Err(payload) = logged {
-        end_panic(payload);
-    }
+    });
 }
 
 /// A verb, for as long as its provider allows.

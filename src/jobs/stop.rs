@@ -70,6 +70,13 @@ impl Stop {
         }
     }
 
+    /// Whether the run's time is over now, and its grace too.
+    pub(super) fn overdue(&self) -> Option<Stopped> {
+        let (limit, end) = self.time?;
+        let end = end?.checked_add(grace(limit))?;
+        (Instant::now() >= end).then_some(Stopped::TimedOut(limit))
+    }
+
     /// The future's output, unless the run is over first. What is ready at that moment counts.
     pub(super) async fn unless<F: Future>(&self, future: F) -> Result<F::Output, Stopped> {
         tokio::select! {
@@ -175,5 +182,25 @@ mod tests {
         assert_eq!(stop.unless(tokio::time::sleep(limit)).await, Ok(()));
         assert_eq!(stop.unless(pending::<()>()).await, Err(Stopped::TimedOut(limit)));
         assert_eq!(stop.now(), Some(Stopped::TimedOut(limit)));
+        // When it is cancelled, too; and one that is both is cancelled.
+        let (token, start) = (CancellationToken::new(), Instant::now());
+        token.cancel();
+        let stop = Stop::new(Some(token), Some(Duration::ZERO), start);
+        assert_eq!(stop.unless(async {}).await, Ok(()));
+        assert_eq!(stop.unless(pending::<()>()).await, Err(Stopped::Cancelled));
+        assert_eq!(stop.now(), Some(Stopped::Cancelled));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_is_overdue_from_the_end_of_its_grace_on() {
+        let stop = Stop::new(None, Some(Duration::from_secs(10)), Instant::now());
+        tokio::time::advance(Duration::from_millis(10_999)).await;
+        assert_eq!(stop.overdue(), None);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(stop.overdue(), Some(Stopped::TimedOut(Duration::from_secs(10))));
+        assert_eq!(stop.unless_overdue(pending::<()>()).await.err(), stop.overdue());
+        for limit in [None, Some(Duration::MAX)] {
+            assert_eq!(Stop::new(None, limit, Instant::now()).overdue(), None);
+        }
     }
 }

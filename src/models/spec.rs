@@ -302,6 +302,9 @@ mod tests {
         let dear = Prices::per_million(Decimal::MAX, Decimal::MAX);
         assert_eq!(dear.cost(most), Money::usd(Decimal::MAX));
         assert_eq!(dear.cost(Usage::new(1_000_000, 1)), Money::usd(Decimal::MAX));
+        // A price below zero is none, but its cost has a sign.
+        let odd = Prices::per_million(Decimal::MIN, Decimal::ZERO);
+        assert_eq!(odd.cost(most), Money::usd(Decimal::MIN));
         // What fits in the end is not lost on the way.
         assert_eq!(dear.cost(Usage::new(500_000, 0)).amount, Decimal::MAX / Decimal::TWO);
         let free_reads = Prices::per_million(Decimal::MAX, Decimal::ONE)

@@ -177,6 +177,7 @@ mod tests {
         assert!(Cost::new().is_zero() && Cost::from(usd("0")).is_zero());
         assert_eq!(Cost::from(usd("0")).to_string(), "0.000000 USD");
         assert!(!Cost::from(usd("0.0000001")).is_zero());
+        assert!(!Cost::from_iter([usd("0"), eur("1")]).is_zero());
         assert_eq!(Cost::new(), Cost::from(usd("0")));
     }
 

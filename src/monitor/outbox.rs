@@ -4,15 +4,15 @@
 //! is not ours. Under the lock they are only put here.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use smallvec::SmallVec;
 
 use super::overdue::Overdue;
 use crate::account::Account;
+use crate::caught::{contain, say};
 use crate::demand::Demand;
-use crate::error::{Defect, end_panic};
+use crate::error::Defect;
 use crate::events::LimiterEvent;
 use crate::sync::Arc;
 
@@ -98,16 +98,8 @@ impl Outbox {
             contain("an account's drop", || drop(account));
         }
         for line in self.lines.drain(..) {
-            line.log();
+            say(|| line.log());
         }
-    }
-}
-
-/// Runs code that is not ours and whose panic must end here.
-pub(super) fn contain(whose: &'static str, call: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        end_panic(payload);
-        tracing::error!("{whose} panicked; it is contained here");
     }
 }
 

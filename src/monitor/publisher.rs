@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::broadcast;
 
-use super::outbox::contain;
+use crate::caught::contain;
 use crate::events::LimiterEvent;
 use crate::sync::Mutex;
 

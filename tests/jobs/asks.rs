@@ -191,3 +191,12 @@ async fn code_that_was_handed_nothing_finds_the_jobs_own_session() {
     world.runner.run(world.everything(), job).await.unwrap();
     assert!(ambient().is_err(), "nothing stays bound");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_nobody_named_is_nobody_in_its_demand() {
+    let world = World::new();
+    let named = async |resources: Resources| Ok::<_, String>(resources.demand().job().is_some());
+    assert!(!world.runner.run(world.everything(), named).await.unwrap());
+    let of_workflow = world.everything().for_job(JobInfo::default().in_workflow("nightly"));
+    assert!(world.runner.run(of_workflow, named).await.unwrap());
+}

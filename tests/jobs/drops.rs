@@ -303,3 +303,57 @@ async fn a_resources_clone_finds_its_databases_closed_from_the_end_of_the_job_on
         world.settled().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_resources_clone_finds_its_databases_closed_while_the_others_commit() {
+    let world = World::new();
+    world.databases[1].make(DbVerb::Commit, Fault::Hangs);
+    let (told, answer) = tokio::sync::oneshot::channel();
+    let mut told = Some(told);
+    let run = world.runner.job(world.everything().transactional()).within(Duration::from_secs(9));
+    let run = run.run(|resources| {
+        let (told, log) = (told.take().unwrap(), world.log.clone());
+        let database = Arc::clone(&world.databases[0]);
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(1)).await;
+            let _ = told.send((resources.get(&database).map(drop), log.text()));
+        });
+        async { Ok::<_, String>(()) }
+    });
+    run.await.unwrap_err();
+    let (found, text) = answer.await.unwrap();
+    assert!(text.ends_with("a.await b.commit"), "{text}");
+    assert!(matches!(found, Err(ProviderError::Closed { .. })), "{found:?}");
+    world.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_as_it_closes_is_not_rolled_back_again() {
+    let mut cut = 0;
+    loop {
+        let world = World::new();
+        let job = async |_| Err::<(), _>("its own".to_owned());
+        let run = world.runner.run(world.everything().transactional(), job);
+        let mut run = Box::pin(run);
+        let mut is_done = false;
+        for _ in 0..cut {
+            is_done = poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_ready())).await;
+            if is_done {
+                break;
+            }
+        }
+        let rolled_back = world.log.text().contains("a.rollback c.close");
+        drop(run);
+        world.settled().await;
+        let text = world.log.text();
+        for name in ["a", "b", "c"].iter().filter(|_| rolled_back) {
+            assert_eq!(text.matches(&format!("{name}.rollback")).count(), 1, "{cut}: {text}");
+        }
+        check_log(&world, cut);
+        if is_done {
+            break;
+        }
+        cut += 1;
+    }
+    assert!(cut >= 24, "only {cut} awaits were seen");
+}

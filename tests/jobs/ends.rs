@@ -297,3 +297,21 @@ async fn no_time_at_all_takes_nothing_and_all_the_time_is_no_limit() {
     run(Duration::MAX).await.unwrap();
     world.settled().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_within_the_grace_ends_the_job_at_once() {
+    let world = World::new();
+    let (start, token) = (Instant::now(), CancellationToken::new());
+    let job = world.runner.job(world.everything().transactional()).within(secs(60));
+    let run = job
+        .cancelled_by(token.clone())
+        .run(async |_| std::future::pending::<Result<(), String>>().await);
+    let (ran, ()) = tokio::join!(run, async {
+        sleep(secs(62)).await;
+        token.cancel();
+    });
+    let error = ran.unwrap_err();
+    assert!(matches!(error, RunError::Cancelled { stage: RunStage::Work }), "{error}");
+    assert_eq!(start.elapsed(), secs(62));
+    world.settled().await;
+}

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use admit::{
-    Currency, Decimal, JobInfo, ModelSpec, Money, Priced, Prices, Requirements, Reservation,
-    Resources, RetryPolicy, RunError, SpendGate, SpendLedger, SpendRefusal, UpstreamFailure, Usage,
+    Currency, DbVerb, Decimal, JobInfo, ModelSpec, Money, Priced, Prices, Requirements,
+    Reservation, Resources, RetryPolicy, RunError, SpendGate, SpendLedger, SpendRefusal,
+    UpstreamFailure, Usage,
 };
 use tokio::task::JoinSet;
 
-use crate::support::World;
+use crate::support::{Fault, World};
 
 fn decimal(text: &str) -> Decimal {
     text.parse().unwrap()
@@ -292,4 +293,35 @@ async fn a_thousand_thousandths_are_one() {
     assert_eq!(ledger.spent("w").in_currency(Currency::USD), usd("1"));
     let none = world.runner.job(one_call(&model)).retries(RetryPolicy::none());
     assert!(none.run(async |_| Ok::<_, String>(())).await.unwrap_err().is_spend_refusal());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_worked_has_its_money_back_before_its_sessions_are_closed() {
+    let (ledger, world) = capped("1");
+    world.databases[1].make(DbVerb::Acquire, Fault::Fails);
+    world.databases[0].make(DbVerb::Close, Fault::Hangs);
+    let databases = world.databases[..2].iter();
+    let requirements = databases.fold(one_call(&dollar_model()), Requirements::database);
+    let run = world.runner.run(requirements, async |_| Ok::<_, String>(()));
+    let (ran, committed) = tokio::join!(run, async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (ledger.committed("w"), world.log.text())
+    });
+    assert!(matches!(ran, Err(RunError::Provider(_))));
+    assert!(committed.0.is_zero() && committed.1.ends_with("a.close"), "{committed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_spec_of_a_model_adds_to_the_first_at_the_firsts_prices() {
+    let (ledger, world) = capped("1");
+    let dear = Prices::per_million(Decimal::TEN, Decimal::TEN);
+    let dear = dollar_model().with_prices(dear);
+    let requirements = one_call(&dollar_model()).call(&dear, Usage::new(1_000, 0));
+    let job = async |resources: Resources| {
+        assert_eq!(ledger.committed("w").to_string(), "0.002000 USD");
+        assert_eq!(resources.record_usage(&dear, Usage::new(500, 0)), Ok(Some(usd("0.0005"))));
+        Ok::<_, String>(())
+    };
+    world.runner.run(requirements, job).await.unwrap();
+    assert_eq!(ledger.spent("w").to_string(), "0.001500 USD");
 }

@@ -159,7 +159,9 @@ impl DbProvider for Recording {
     }
 
     fn abort(&self, handle: &RecordedHandle) {
-        self.log.write(format!("{}.abort", self.name));
+        let has_permit = self.account.status().active > 0;
+        let said = if has_permit { "abort" } else { "abort(without a permit)" };
+        self.log.write(format!("{}.{said}", self.name));
         handle.give_up();
         assert!(!self.abort_panics.load(Ordering::Acquire), "told to panic at abort");
     }

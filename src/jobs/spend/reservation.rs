@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::caught::say;
 use crate::error::panic_message;
 use crate::money::Cost;
 
@@ -63,7 +64,7 @@ impl Reservation {
         let Some(end) = self.end.take() else { return };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| end(actual))) {
             let message = panic_message(payload);
-            tracing::error!("a spend gate panicked when a reservation ended: {message}");
+            say(|| tracing::error!("a spend gate panicked when a reservation ended: {message}"));
         }
     }
 }

@@ -262,3 +262,32 @@ fn a_constructor_may_use_another_and_one_that_needs_itself_is_told_so() {
     OPEN.store(true, Ordering::SeqCst);
     assert!(Accounts::global().get::<Chicken>().is_ok());
 }
+
+#[test]
+fn a_circle_is_of_one_registry_and_told_with_who_is_in_it() {
+    struct Own;
+    impl Singleton for Own {
+        type Account = CountingGate;
+        fn build() -> Result<Arc<CountingGate>, BoxError> {
+            Ok(Accounts::global().get::<Self>()?)
+        }
+    }
+    let error = Accounts::global().get::<Own>().unwrap_err().to_string();
+    assert_eq!(error.matches(" → ").count(), 1, "{error}");
+
+    static OTHER: OnceLock<Accounts> = OnceLock::new();
+    static IS_INNER: AtomicBool = AtomicBool::new(false);
+    /// In one registry, it is the other's.
+    struct Shared;
+    impl Singleton for Shared {
+        type Account = CountingGate;
+        fn build() -> Result<Arc<CountingGate>, BoxError> {
+            if IS_INNER.swap(true, Ordering::SeqCst) {
+                return Ok(CountingGate::new(Self::name(), 1)?);
+            }
+            Ok(OTHER.get_or_init(Accounts::new).get::<Self>()?)
+        }
+    }
+    let outer = Accounts::new().get::<Shared>().unwrap();
+    assert!(Arc::ptr_eq(&outer, &OTHER.get().unwrap().get::<Shared>().unwrap()));
+}

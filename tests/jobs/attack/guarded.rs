@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admit::{Account, DatabaseGate, DbProvider, ProviderError};
+use admit::{Account, BoxError, DatabaseGate, DbProvider, DbVerb, ProviderError};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -16,6 +16,8 @@ pub(super) struct Guarded {
     pub(super) limit: Duration,
     pub(super) drop_panics: bool,
     pub(super) abort_panics_with: fn(),
+    /// Its rollback and its close fail with this.
+    pub(super) ends_with: Option<fn() -> BoxError>,
 }
 
 pub(super) struct GuardedHandle {
@@ -38,6 +40,15 @@ impl Guarded {
             limit: secs(5),
             drop_panics: false,
             abort_panics_with: || {},
+            ends_with: None,
+        }
+    }
+
+    async fn end(&self, verb: DbVerb, handle: &GuardedHandle) -> Result<(), ProviderError> {
+        drop(handle.session.lock().await);
+        match self.ends_with {
+            Some(error) => Err(ProviderError::failed(&*self.name, verb, error())),
+            None => Ok(()),
         }
     }
 
@@ -86,13 +97,11 @@ impl DbProvider for Guarded {
     }
 
     async fn rollback(&self, handle: &GuardedHandle) -> Result<(), ProviderError> {
-        drop(handle.session.lock().await);
-        Ok(())
+        self.end(DbVerb::Rollback, handle).await
     }
 
     async fn close(&self, handle: &GuardedHandle) -> Result<(), ProviderError> {
-        drop(handle.session.lock().await);
-        Ok(())
+        self.end(DbVerb::Close, handle).await
     }
 
     fn abort(&self, _: &GuardedHandle) {

@@ -1,18 +1,22 @@
 //! Panics where they hurt: drops, clean-ups, gates, errors.
 
-use std::future::{pending, poll_fn};
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 
 use admit::{
-    DbVerb, Decimal, JobError, JobInfo, Money, Priced, Prices, Requirements, Reservation,
-    SpendGate, SpendLedger, SpendRefusal, UpstreamFailure, Usage,
+    Admission, DbVerb, Decimal, Demand, JobError, JobInfo, Money, Priced, Prices, Requirements,
+    Reservation, Resources, RunError, SpendGate, SpendLedger, SpendRefusal, UpstreamFailure, Usage,
 };
 use futures::FutureExt;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 
 use super::guarded::Guarded;
 use super::secs;
@@ -160,4 +164,174 @@ async fn a_destructor_of_the_job_that_panics_leaves_nothing_behind() {
         world.settled().await;
         assert!(world.log.text().ends_with("c.close b.close a.close"), "{}", world.log.text());
     }
+}
+
+/// Runs what panics, and sees that everything is back when the panic comes.
+async fn panics_with_everything_back<T>(world: &World, run: impl Future<Output = T>) {
+    assert!(AssertUnwindSafe(run).catch_unwind().await.is_err());
+    assert_eq!((world.permits_in_use(), world.out()), (0, 0), "{}", world.log.text());
+    assert!(!world.log.text().contains("abort"), "{}", world.log.text());
+    world.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_panics_in_a_run_goes_on_only_once_everything_is_back() {
+    for verb in [DbVerb::Acquire, DbVerb::Begin, DbVerb::Commit, DbVerb::AwaitCompletion] {
+        let world = World::new();
+        world.databases[1].make(verb, Fault::Panics);
+        let job = async |_| Ok::<_, String>(());
+        let run = world.runner.run(world.everything().transactional(), job);
+        panics_with_everything_back(&world, run).await;
+        let before_work = matches!(verb, DbVerb::Acquire | DbVerb::Begin);
+        assert_eq!(world.tokens_left(), if before_work { 60_000 } else { 59_000 }, "{verb}");
+    }
+    let world = World::new();
+    let run = world.runner.run(world.everything().transactional(), async |_| Err::<(), _>(Mute));
+    panics_with_everything_back(&world, run).await;
+
+    /// A future whose destructor panics.
+    struct Breaks;
+    impl Future for Breaks {
+        type Output = Result<(), String>;
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+            Poll::Ready(Ok(()))
+        }
+    }
+    impl Drop for Breaks {
+        fn drop(&mut self) {
+            panic!("broken");
+        }
+    }
+    let world = World::new();
+    let run = world.runner.run(world.everything().transactional(), |_| Breaks);
+    panics_with_everything_back(&world, run).await;
+    assert!(!world.log.text().contains("commit"), "{}", world.log.text());
+}
+
+/// Somebody's error that cannot even be told.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("it cannot be told");
+    }
+}
+
+impl Error for Unspeakable {}
+
+/// Somebody's error that breaks as it is dropped.
+#[derive(Debug)]
+struct Fragile;
+
+impl fmt::Display for Fragile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("fragile")
+    }
+}
+
+impl Error for Fragile {}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic_any(Bomb);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_clean_up_that_panics_hides_nothing_and_costs_no_other_session() {
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    let _listening = tracing::subscriber::set_default(subscriber);
+    for error in [|| Unspeakable.into(), || Fragile.into()] {
+        let world = World::new();
+        let broken = Arc::new(Guarded { ends_with: Some(error), ..Guarded::new("broken", 1) });
+        let requirements = || world.everything().database(&broken).transactional();
+        let done = world.runner.run(requirements(), async |_| Ok::<_, String>("done")).await;
+        assert_eq!(done.unwrap(), "done");
+        let failed = world.runner.run(requirements(), async |_| Err::<(), _>("own".to_owned()));
+        assert_eq!(failed.await.unwrap_err().job_error().unwrap(), "own");
+        world.settled().await;
+        assert_eq!(broken.in_use(), 0);
+        assert!(!world.log.text().contains("abort"), "{}", world.log.text());
+    }
+}
+
+/// A task that panics when it is woken.
+struct Breaks;
+
+impl Wake for Breaks {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker's own mistake");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_when_it_is_told_of_the_end_takes_no_answer_with_it() {
+    let world = World::new();
+    let left = Mutex::new(Vec::new());
+    // Leaves a task behind that is to be told.
+    let leaves = |resources: Resources| {
+        let mut task = Box::pin(async move { resources.cancelled().await });
+        let waker = Waker::from(Arc::new(Breaks));
+        assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        left.lock().unwrap().push(task);
+    };
+    let run = world.runner.run(world.everything().transactional(), async |resources| {
+        leaves(resources);
+        Ok::<_, String>("done")
+    });
+    assert_eq!(run.await.unwrap(), "done");
+    let job = world.runner.job(world.everything().transactional()).within(secs(10));
+    let run = job.run(async |resources: Resources| {
+        leaves(resources.clone());
+        while !resources.is_cancelled() {
+            tokio::time::sleep(secs(1)).await;
+        }
+        Err::<(), _>("told".to_owned())
+    });
+    let error = run.await.unwrap_err();
+    assert!(matches!(error, RunError::TimedOut { .. }), "{error}");
+    world.settled().await;
+}
+
+/// A listener of the log's that panics at every line.
+struct Deaf;
+
+impl<S: Subscriber> Layer<S> for Deaf {
+    fn on_event(&self, _: &Event<'_>, _: layer::Context<'_, S>) {
+        panic!("nobody listens");
+    }
+}
+
+/// Panics when its job ends.
+struct Forgets;
+
+impl SpendGate for Forgets {
+    fn admit(&self, _: &JobInfo, _: &[Priced]) -> Result<Reservation, SpendRefusal> {
+        Ok(Reservation::new(|_| panic!("a gate's own mistake")))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_whose_listener_panics_costs_neither_an_answer_nor_a_settlement_nor_a_session() {
+    let ledger = SpendLedger::new();
+    let world = World::with(|builder| builder.spend_gate(&Arc::new(Forgets)).spend_gate(&ledger));
+    world.databases[1].make(DbVerb::Close, Fault::Fails);
+    let prices = Prices::per_million(Decimal::ONE, Decimal::ONE);
+    let model = world.model.clone().with_prices(prices);
+    let requirements = Requirements::new().call(&model, Usage::new(1_000, 0));
+    let requirements = world.databases.iter().fold(requirements, Requirements::database);
+    let requirements = requirements.for_job(JobInfo::new("1", "j").in_workflow("w"));
+    let _deaf = tracing::subscriber::set_default(tracing_subscriber::registry().with(Deaf));
+    let done = world.runner.run(requirements, async |_| Ok::<_, String>("done")).await;
+    assert_eq!(done.unwrap(), "done");
+    assert_eq!(ledger.spent("w").to_string(), "0.001000 USD");
+    world.settled().await;
+    assert!(!world.log.text().contains("a.abort"), "{}", world.log.text());
+    // Somebody waits on an admission that was not started, of which it warns.
+    let unstarted = Admission::builder().build().unwrap();
+    let all = unstarted.try_admit(Demand::new().permits(&world.own, 4)).unwrap();
+    let mut waits = pin!(unstarted.admit(Demand::new().permit(&world.own)));
+    assert!(poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending())).await);
+    drop(all);
 }

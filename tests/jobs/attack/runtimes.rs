@@ -6,13 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use admit::{
     Account, Decimal, JobError, JobInfo, Prices, Requirements, Resources, RunError, SpendLedger,
     Usage,
 };
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::task::{LocalSet, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -201,4 +202,24 @@ fn a_run_that_goes_with_its_thread_costs_what_it_reserved_and_returns_its_permit
     runtime.block_on(world.settled());
     assert!(ledger.committed("w").is_zero());
     assert_eq!(ledger.spent("w").to_string(), "0.001000 USD");
+}
+
+#[test]
+fn a_session_that_is_aborted_where_no_runtime_runs_finds_its_own() {
+    static FOUND: AtomicBool = AtomicBool::new(false);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let (world, database) = runtime.block_on(async {
+        let abort_panics_with = || FOUND.store(Handle::try_current().is_ok(), Ordering::Release);
+        (World::new(), Arc::new(Guarded { abort_panics_with, ..Guarded::new("own", 1) }))
+    });
+    let requirements = Requirements::new().database(&database);
+    let mut run = Box::pin(world.runner.run(requirements, |_| pending::<Result<(), String>>()));
+    runtime.block_on(async {
+        poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_ready())).await;
+    });
+    assert_eq!(database.in_use(), 1);
+    drop(runtime);
+    drop(run);
+    assert!(FOUND.load(Ordering::Acquire));
+    assert_eq!(database.in_use(), 0);
 }

@@ -1,11 +1,16 @@
 //! Jobs that never wait, and times of nothing and of ever.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use admit::{Requirements, Resources, RunError, RunStage, UpstreamFailure};
+use admit::{
+    Admission, Demand, JobRunner, Requirements, Resources, RunError, RunStage, UpstreamFailure,
+};
 use tokio::task::{consume_budget, yield_now};
-use tokio::time::advance;
+use tokio::time::{Instant, advance, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::guarded::Guarded;
@@ -112,4 +117,55 @@ async fn a_stop_in_the_middle_lets_the_job_end_and_refuses_its_retry() {
     });
     assert!(matches!(ran.await, Err(RunError::Admit(admit::AdmitError::ShutDown))));
     world.settled().await;
+}
+
+/// What a job does that computes for so long without an await.
+fn compute_for(time: Duration) {
+    // The clock moves at the first poll.
+    let _ = pin!(advance(time)).poll(&mut Context::from_waker(Waker::noop()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_is_not_begun_when_there_is_no_time_left_to_end_it() {
+    let world = World::new();
+    // Its time and its grace, and not a moment less.
+    let late = async |_| {
+        compute_for(secs(11));
+        Ok::<_, String>("late")
+    };
+    let run = world.runner.job(world.everything().transactional()).within(secs(10)).run(late);
+    let error = run.await.unwrap_err();
+    assert!(
+        matches!(error, RunError::TimedOut { stage: RunStage::Work, cause: None, .. }),
+        "{error}"
+    );
+    assert!(error.is_retryable());
+    let text = world.log.text();
+    assert!(
+        text.contains("c.rollback b.rollback a.rollback") && !text.contains("commit"),
+        "{text}"
+    );
+    // Where there is nothing to commit, what it did is done.
+    let run = world.runner.job(world.everything()).within(secs(10)).run(late);
+    assert_eq!(run.await.unwrap(), "late");
+    world.settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runs_time_ends_also_where_no_evaluator_keeps_it() {
+    let admission = Admission::builder().build().unwrap();
+    let world = World::new();
+    let runner = JobRunner::builder(&admission).build().unwrap();
+    let all = admission.try_admit(Demand::new().permits(&world.own, 4)).unwrap();
+    let job = runner.job(Requirements::new().permit(&world.own)).within(secs(10));
+    let start = Instant::now();
+    let ran = timeout(secs(60), job.run(async |_| Ok::<_, String>(()))).await;
+    let error = ran.expect("it has ten seconds").unwrap_err();
+    assert!(
+        matches!(error, RunError::TimedOut { stage: RunStage::Admission, cause: None, .. }),
+        "{error}"
+    );
+    assert_eq!(start.elapsed(), secs(11));
+    assert_eq!(admission.queue_len(), 0);
+    drop(all);
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admit::{
-    DbProvider, DbVerb, ElasticWindow, Money, Requirements, Resources, RetryPolicy, RunError,
-    SpendRefusal, TimeoutCause, UpstreamFailure, Usage,
+    Accounts, BoxError, CountingGate, DbProvider, DbVerb, ElasticWindow, ModelSpec, Money,
+    ProviderError, Requirements, Resources, RetryPolicy, RunError, Singleton, SpendRefusal,
+    TimeoutCause, UpstreamFailure, Usage,
 };
 
 use super::secs;
@@ -101,4 +102,33 @@ async fn a_run_that_was_not_granted_says_when_it_would_be() {
     assert_eq!(error.retry_at(), Some(start + secs(20 + 30)));
     let own = world.runner.run(world.everything(), async |_| Err::<(), _>("own".to_owned()));
     assert_eq!(own.await.unwrap_err().retry_at(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_driver_a_constructor_or_a_models_id_says_is_told_on_one_line() {
+    let said = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2K";
+    let failed = ProviderError::failed("orders", DbVerb::Rollback, said);
+    let told = "no 2026-01-01T00:00:00Z ERROR forged [2K";
+    assert_eq!(failed.to_string(), format!("database `orders`: rollback failed: {told}"));
+
+    struct Broken;
+    impl Singleton for Broken {
+        type Account = CountingGate;
+        fn build() -> Result<Arc<CountingGate>, BoxError> {
+            Err("no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2K".into())
+        }
+    }
+    let text = Accounts::new().get::<Broken>().unwrap_err().to_string();
+    assert!(text.ends_with(told), "{text}");
+
+    let world = World::new();
+    let job = async |resources: Resources| {
+        let other = ModelSpec::new(said, 1_000);
+        Ok::<_, String>(resources.record_usage(&other, Usage::new(1, 1)).unwrap_err().to_string())
+    };
+    let text = world.runner.run(world.everything(), job).await.unwrap();
+    assert_eq!(
+        text,
+        format!("model `{told}` is not among what this job calls (`gpt-x`); require it first")
+    );
 }
