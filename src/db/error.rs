@@ -120,8 +120,8 @@ impl fmt::Display for NotHeld<'_> {
         let Self(provider, held) = self;
         if held.is_empty() {
             f.write_str(
-                "is held by no job in this task; ask within a job that requires it (a task that the \
-                 job spawns inherits nothing)",
+                "is not held here; ask within a job that requires it (a task that the job spawns \
+                 inherits nothing)",
             )
         } else if held.contains(provider) {
             // A namesake, or one mapped anew: two providers, even on one database.
@@ -180,8 +180,8 @@ mod tests {
         let none = ProviderError::NotHeld { provider: "orders".into(), held: Vec::new() };
         assert_eq!(
             none.to_string(),
-            "database `orders` is held by no job in this task; ask within a job that requires it (a \
-             task that the job spawns inherits nothing)"
+            "database `orders` is not held here; ask within a job that requires it (a task that the \
+             job spawns inherits nothing)"
         );
         let two = ProviderError::NotHeld {
             provider: "orders".into(),

@@ -14,7 +14,7 @@ use crate::upstream::UpstreamFailure;
 pub struct JobRecord {
     /// Who the job is.
     pub job: Arc<JobInfo>,
-    /// How many attempts were begun.
+    /// How many attempts were begun, one that was not admitted included.
     pub attempts: u32,
     /// How long it waited for its grants, over all attempts, the last one included that was not
     /// granted.

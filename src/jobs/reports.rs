@@ -23,16 +23,15 @@ struct Told {
 }
 
 impl Reports {
-    /// The job itself tells one account of a failure. Answers whether it heard.
-    pub(super) fn failure<A: AsAccount + ?Sized>(
+    /// The job itself tells one account how it went. Answers whether it heard.
+    pub(super) fn of_job<A: AsAccount + ?Sized>(
         &self,
-        grant: &Grant,
         account: &A,
-        failure: &UpstreamFailure,
+        tell: impl FnOnce() -> bool,
     ) -> bool {
         let id = account.as_account().link().id();
         let mut told = self.told.lock();
-        let heard = !told.is_over && grant.report_failure(account, failure);
+        let heard = !told.is_over && tell();
         if heard && !told.accounts.contains(&id) {
             told.accounts.push(id);
         }

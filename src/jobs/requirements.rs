@@ -101,9 +101,21 @@ impl Requirements {
         self
     }
 
-    /// One permit of a gate, or one slot of a window.
+    /// One request of `n` tokens of a bucket: one that is no model's, for a model is named by its
+    /// [`call`](Self::call).
+    pub fn tokens<A: AsAccount + ?Sized>(self, account: &A, n: u64) -> Self {
+        self.add(account, Amount::tokens(n))
+    }
+
+    /// One permit of a gate, or one slot of a window. Of a bucket it is one request of one token: say
+    /// [`tokens`](Self::tokens) there.
     pub fn permit<A: AsAccount + ?Sized>(self, account: &A) -> Self {
         self.add(account, Amount::permits(1))
+    }
+
+    /// `n` permits of a gate, or `n` slots of a window.
+    pub fn permits<A: AsAccount + ?Sized>(self, account: &A, n: u32) -> Self {
+        self.add(account, Amount::permits(n))
     }
 
     /// A permit of a database, and its handle for as long as the job runs.

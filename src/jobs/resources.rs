@@ -102,6 +102,18 @@ impl Resources {
         }
     }
 
+    /// Corrects what the job is charged on one account to what the work really used, in units: for a
+    /// bucket, or an account of your own, that is no model's.
+    ///
+    /// Answers as [`Grant::reconcile`], and `false` for the account of a model the job calls: that one
+    /// follows the [recorded usages](Self::record_usage).
+    pub fn reconcile<A: AsAccount + ?Sized>(&self, account: &A, actual_units: u64) -> bool {
+        let Inner { plan, grant, .. } = &*self.inner;
+        let id = account.as_account().link().id();
+        let is_models = plan.calls.iter().any(|call| call.account.link().id() == id);
+        !is_models && grant.reconcile(account, actual_units)
+    }
+
     /// Returns the permits of one account now, such as the HTTP place before a long local step.
     ///
     /// Answers as [`Grant::release_one`], and `false` for the account of a database: its permit
@@ -113,6 +125,14 @@ impl Resources {
         !is_database && grant.release_one(account)
     }
 
+    /// Tells one account that the upstream behind it did its part, for a job that may fail all the
+    /// same: an answer that is an error of the job's own, such as "not found", is a healthy upstream's.
+    /// Whatever the job comes to, that account hears nothing else of this attempt. Answers whether it
+    /// heard, as [`Grant::report_success`].
+    pub fn report_success<A: AsAccount + ?Sized>(&self, account: &A) -> bool {
+        self.inner.reports.of_job(account, || self.inner.grant.report_success(account))
+    }
+
     /// Tells one account that the upstream behind it failed, for a job that goes on: it may have
     /// another to turn to. Whatever the job comes to, that account hears nothing else of this
     /// attempt. Answers whether it heard, as [`Grant::report_failure`].
@@ -121,7 +141,7 @@ impl Resources {
         account: &A,
         failure: &UpstreamFailure,
     ) -> bool {
-        self.inner.reports.failure(&self.inner.grant, account, failure)
+        self.inner.reports.of_job(account, || self.inner.grant.report_failure(account, failure))
     }
 
     /// Waits until the job should end, because its time is over: what it does within the grace is

@@ -297,8 +297,13 @@ impl Parts {
             let draw = self.random.lock().f64();
             let wait = retries.wait(failure, record.attempts, draw);
             tracing::debug!(%failure, ?wait, attempt = record.attempts, "to be run again");
-            if let Err(stopped) = attempts.stop.pause(wait).await {
-                return Err(stopped.error(RunStage::Retry, Some(TimeoutCause::Failure(error))));
+            tokio::select! {
+                biased;
+                paused = attempts.stop.pause(wait) => if let Err(stopped) = paused {
+                    let cause = TimeoutCause::Failure(error);
+                    return Err(stopped.error(RunStage::Retry, Some(cause)));
+                },
+                over = self.admission.over() => return Err(RunError::Admit(over)),
             }
         }
     }

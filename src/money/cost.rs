@@ -26,7 +26,7 @@ use super::{Currency, Money, Sum};
 /// assert_eq!(cost.to_string(), "0.030000 USD + 0.500000 EUR");
 /// assert_eq!(cost.in_currency(Currency::USD), Money::usd("0.03".parse().unwrap()));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "Vec<Money>", into = "Vec<Money>"))]
 pub struct Cost {
@@ -122,6 +122,18 @@ impl From<Cost> for Vec<Money> {
     }
 }
 
+/// `Cost[0.25 USD, 1 EUR]`, with every digit.
+impl fmt::Debug for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cost[")?;
+        for (index, Money { amount, currency, .. }) in self.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {currency}", amount.normalize())?;
+        }
+        f.write_str("]")
+    }
+}
+
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.sums.is_empty() {
@@ -163,6 +175,7 @@ mod tests {
         let cost = Cost::from_iter([eur("1"), usd("2"), eur("0.5")]);
         assert_eq!(cost.iter().collect::<Vec<_>>(), [eur("1.5"), usd("2")]);
         assert_eq!(cost.to_string(), "1.500000 EUR + 2.000000 USD");
+        assert_eq!(format!("{cost:?}"), "Cost[1.5 EUR, 2 USD]");
         let francs = Money::zero("CHF".parse().unwrap());
         let other = Cost::from_iter([usd("2"), eur("1.5"), francs]);
         assert_eq!(cost, other);
@@ -174,6 +187,8 @@ mod tests {
     #[test]
     fn nothing_reads_as_nothing_and_zero_as_zero() {
         assert_eq!(Cost::new().to_string(), "nothing");
+        let tiny = Cost::from(usd("0.00000001"));
+        assert_eq!(format!("{tiny:?}"), "Cost[0.00000001 USD]", "every digit");
         assert!(Cost::new().is_zero() && Cost::from(usd("0")).is_zero());
         assert_eq!(Cost::from(usd("0")).to_string(), "0.000000 USD");
         assert!(!Cost::from(usd("0.0000001")).is_zero());

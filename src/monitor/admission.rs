@@ -24,9 +24,9 @@ use crate::sync::{Arc, spawn};
 
 /// Grants whole demands, or lets jobs wait holding nothing.
 ///
-/// A cheap handle: clones share one line, one lock and one evaluator. The evaluator ends with the
-/// last handle, and so does everything that waits; a grant is not a handle and can be settled
-/// after.
+/// A cheap handle: clones share one line, one lock and one evaluator, which ends with the last
+/// handle. A future of [`admit`](Self::admit) is a handle, so what waits goes on waiting; a grant is
+/// none, and can be settled after.
 ///
 /// # Examples
 ///
@@ -139,6 +139,19 @@ impl Admission {
             });
             if is_drained {
                 return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Resolves when nothing is granted any more, with the reason.
+    pub(crate) async fn over(&self) -> AdmitError {
+        loop {
+            let mut changed = std::pin::pin!(self.shared().over.notified());
+            // Registered before the look, as above.
+            changed.as_mut().enable();
+            if let Some(error) = self.shared().hold(|core, _| core.life.refusal()) {
+                return error;
             }
             changed.await;
         }

@@ -417,6 +417,7 @@ impl Core {
         }
         self.fail_all(&AdmitError::ShutDown, now, out);
         self.detach(out);
+        out.is_over = true;
         out.wake_evaluator = true;
     }
 
@@ -427,6 +428,7 @@ impl Core {
         self.fail_all(&AdmitError::Closed(Arc::clone(&defect)), now, out);
         self.detach(out);
         out.lines.push(outbox::Line::Closed(Arc::clone(&defect)));
+        out.is_over = true;
         out.wake_evaluator = true;
         defect
     }

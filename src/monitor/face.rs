@@ -35,6 +35,8 @@ pub struct Shared {
     pub(super) inbox: Arc<Inbox>,
     pub(super) publisher: Publisher,
     pub(super) drained: Notify,
+    /// Nothing is granted any more.
+    pub(super) over: Notify,
     pub(super) valve: Option<Arc<dyn Valve>>,
 }
 
@@ -51,6 +53,7 @@ impl Shared {
             inbox,
             publisher: Publisher::new(event_capacity),
             drained: Notify::new(),
+            over: Notify::new(),
             valve,
         }
     }
@@ -150,6 +153,9 @@ impl Shared {
         }
         if out.is_drained {
             contain("a waker", || self.drained.notify_waiters());
+        }
+        if out.is_over {
+            contain("a waker", || self.over.notify_waiters());
         }
     }
 

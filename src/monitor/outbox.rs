@@ -48,6 +48,8 @@ pub(crate) struct Outbox {
     pub(crate) has_events: bool,
     /// Nobody waits and nothing is held any more.
     pub(crate) is_drained: bool,
+    /// Nothing is granted any more.
+    pub(crate) is_over: bool,
     /// The evaluator has something to do.
     pub(crate) wake_evaluator: bool,
     /// A release woke somebody itself.

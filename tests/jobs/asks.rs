@@ -178,7 +178,7 @@ async fn a_mapped_provider_hands_out_what_is_built_on_the_session() {
 async fn code_that_was_handed_nothing_finds_the_jobs_own_session() {
     let world = World::new();
     let ambient = || admit::ambient(&world.databases[1]);
-    assert!(ambient().unwrap_err().to_string().contains("held by no job in this task"));
+    assert!(ambient().unwrap_err().to_string().contains("is not held here"));
     let job = async |_| {
         assert_eq!(&*ambient().unwrap(), "b");
         tokio::task::yield_now().await;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use admit::{Account, Replenishment, RunError, UpstreamFailure};
+use admit::{Account, Limits, Replenishment, RunError, TokenBucket, UpstreamFailure, Usage};
 use tokio::time::Instant;
 
 use crate::listener::Listener;
@@ -102,6 +102,48 @@ async fn what_the_job_reported_itself_is_all_that_account_hears() {
         let expected = format!("permit.failure(permit) {time_hears} permit.give permit.settled");
         assert!(text.starts_with(&expected.replace("  ", " ")), "{text}");
     }
+}
+
+/// A service that answers "not found": it is well, and the job fails with an error of its own.
+#[tokio::test(start_paused = true)]
+async fn a_success_the_job_reported_itself_stands_whatever_the_job_comes_to() {
+    let failure = UpstreamFailure::status(500, "somebody", "");
+    for outcome in [Ok(()), Err(admit::BoxError::from("not found")), Err(failure.into())] {
+        let world = World::with(|builder| builder.retries(admit::RetryPolicy::none()));
+        let time = Listener::new("time", Replenishment::Time, &world.log);
+        let other = Listener::new("other", Replenishment::Time, &world.log);
+        let outcome = Mutex::new(Some(outcome));
+        let job = async |resources: admit::Resources| {
+            assert!(resources.report_success(&time));
+            assert!(!resources.report_success(&other), "it is not in the grant");
+            outcome.lock().unwrap().take().unwrap()
+        };
+        let ran = world.runner.run(admit::Requirements::new().permit(&time), job).await;
+        assert_eq!(world.log.text(), "time.success time.settled", "{ran:?}");
+    }
+}
+
+/// What is no model's and corrected to what was used, as a job's own quota is.
+#[tokio::test(start_paused = true)]
+async fn a_job_corrects_its_own_accounts_and_not_its_models() {
+    let world = World::new();
+    let bucket = TokenBucket::new("own", Limits::per_minute(60, 6_000)).unwrap();
+    let requirements = admit::Requirements::new()
+        .tokens(&bucket, 5_000)
+        .permits(&world.own, 2)
+        .call(&world.model, Usage::new(100, 0));
+    let job = async |resources: admit::Resources| {
+        assert!(resources.reconcile(&bucket, 2_000));
+        assert_eq!(bucket.in_use(Instant::now()), 2_000);
+        assert!(!resources.reconcile(&world.bucket(), 7), "its usages say what it used");
+        assert_eq!(world.own.in_use(Instant::now()), 2);
+        Ok::<_, String>(resources)
+    };
+    let resources = world.runner.run(requirements, job).await.unwrap();
+    assert_eq!((bucket.in_use(Instant::now()), world.tokens_left()), (2_000, 59_900));
+    // What it used may be known only later.
+    assert!(resources.reconcile(&bucket, 3_000));
+    assert_eq!(bucket.in_use(Instant::now()), 3_000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use admit::{
-    Amount, Demand, FailureKind, Resources, RetryPolicy, RunError, RunStage, TimeoutCause,
-    UpstreamFailure, Usage,
+    AdmitError, Amount, Demand, FailureKind, Resources, RetryPolicy, RunError, RunStage,
+    TimeoutCause, UpstreamFailure, Usage,
 };
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -176,6 +176,24 @@ async fn a_cancel_or_a_time_out_ends_the_wait_at_once() {
         assert_eq!(flaky.begun.borrow().len(), 1);
         world.settled().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_the_admission_ends_the_wait_at_once() {
+    let world = World::new();
+    let failure = stray().with_retry_after(secs(100));
+    let run =
+        world.runner.job(world.everything()).run_recorded(async |_| Err::<(), _>(failure.clone()));
+    let start = Instant::now();
+    let stop = async {
+        sleep(secs(7)).await;
+        world.admission.stop();
+    };
+    let (finished, ()) = tokio::join!(run, stop);
+    assert!(matches!(finished.result, Err(RunError::Admit(AdmitError::ShutDown))));
+    assert_eq!((start.elapsed(), finished.record.attempts), (secs(7), 1));
+    assert_eq!(finished.record.last_failure, Some(failure));
+    world.settled().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,13 +62,18 @@ pub struct MemoryStatus {
 
 impl fmt::Display for MemoryStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.zone)?;
+        match (self.used, self.limit) {
+            (0, 0) => f.write_str("nothing read yet")?,
+            (used, 0) => write!(f, "{} used, of no limit", Bytes(used))?,
+            (used, limit) => {
+                let percent = self.ratio * 100.0;
+                write!(f, "{percent:.1} % used ({} of {})", Bytes(used), Bytes(limit))?;
+            }
+        }
         write!(
             f,
-            "{}: {:.1} % used ({} of {}), floor {:.1} %, {} waiting, pace {} ms, growth penalty {:.1}",
-            self.zone,
-            self.ratio * 100.0,
-            Bytes(self.used),
-            Bytes(self.limit),
+            ", floor {:.1} %, {} waiting, pace {} ms, growth penalty {:.1}",
             self.floor * 100.0,
             self.held,
             self.pacing.as_millis(),
@@ -114,6 +119,13 @@ mod tests {
             "CRITICAL: 96.1 % used (492.0 MiB of 512.0 MiB), floor 85.0 %, 3 waiting, pace 30000 ms, \
              growth penalty 1.0"
         );
+        let without = |used| {
+            let zone = MemoryZone::Green;
+            let status = MemoryStatus { used, limit: 0, ratio: 0.0, zone, ..status.clone() };
+            status.to_string().split(", floor").next().map(str::to_owned)
+        };
+        assert_eq!(without(0).as_deref(), Some("GREEN: nothing read yet"));
+        assert_eq!(without(492 << 20).as_deref(), Some("GREEN: 492.0 MiB used, of no limit"));
     }
 
     #[test]
