@@ -315,8 +315,7 @@ async fn rows<DB: Database>(provider: &Arc<SeaOrmProvider<DB>>, first: u64) -> B
 
 async fn histories<DB: Database>(kind: Kind, provider: &Arc<SeaOrmProvider<DB>>) {
     let mut number = 0;
-    let n = std::env::var("LEVELS").map_or(HISTORIES, |n| n.parse().unwrap());
-    for seed in 0..n {
+    for seed in 0..HISTORIES {
         let draw = &mut Draw::new(seed);
         let first = number + 1;
         let handle = provider.acquire(false).await.unwrap();
@@ -392,8 +391,7 @@ async fn transactions_within_one_another_are_what_was_said_of_them_on_mysql() {
 /// Tasks that share a session: what is there is what was written in transactions of which all were told
 /// that they are committed.
 async fn siblings<DB: Database>(provider: &Arc<SeaOrmProvider<DB>>) {
-    let n = std::env::var("LEVELS").map_or(ROUNDS, |n| n.parse().unwrap());
-    for seed in 0..n {
+    for seed in 0..ROUNDS {
         let first = 1_000_000 + seed * 1_000;
         let handle = provider.acquire(false).await.unwrap();
         let session = Arc::new(provider.session(&handle).unwrap());
