@@ -74,7 +74,8 @@ impl Job {
     ///
     /// At its end the job is told through [`Resources::cancelled`]. After a grace of a tenth of the
     /// time (at least 0.5 s, at most 30 s) its future is dropped, and its sessions are aborted.
-    /// Whatever the job answers within the grace, it is rolled back.
+    /// Whatever the job answers within the grace, it is rolled back, and so is a transaction of one that
+    /// computed past both without an await.
     pub const fn within(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self

@@ -107,9 +107,9 @@ impl JobRunner {
     ///
     /// # Panics
     ///
-    /// A panic of the job goes on to whoever polls the run, once everything is back; so does one of
-    /// a spend gate, and of a provider that takes a session, begins or commits. Where a time has to
-    /// be kept, a runtime without a timer is one more.
+    /// A panic of the job or of its error goes on to whoever polls the run, once everything is back; so
+    /// does one of a spend gate, and of a provider that takes a session, begins or commits. Where a time
+    /// has to be kept, a runtime without a timer is one more.
     ///
     /// # Examples
     ///

@@ -332,7 +332,10 @@ mod tests {
 
     #[test]
     fn what_no_account_can_be_made_of_names_its_field() {
-        let negative = Prices::per_million(Decimal::ONE, Decimal::NEGATIVE_ONE);
+        let (one, below) = (Decimal::ONE, Decimal::NEGATIVE_ONE);
+        let negative = Prices::per_million(one, below);
+        let read = Prices::per_million(one, one).with_cache(below, one);
+        let write = Prices::per_million(one, one).with_cache(one, below);
         for (spec, field) in [
             (ModelSpec::new(" ", 1), "id"),
             (ModelSpec::new("a\nb", 1), "id"),
@@ -340,6 +343,8 @@ mod tests {
             (ModelSpec::new("m", 1).with_requests_per_minute(0), "requests_per_minute"),
             (ModelSpec::concurrent("m", 0), "max_concurrent"),
             (ModelSpec::new("m", 1).with_prices(negative), "prices.output"),
+            (ModelSpec::new("m", 1).with_prices(read), "prices.cached_read_multiplier"),
+            (ModelSpec::new("m", 1).with_prices(write), "prices.cached_write_multiplier"),
         ] {
             assert_eq!(spec.validate().unwrap_err().field, field);
         }

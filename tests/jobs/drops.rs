@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use admit::{
-    AdmitError, Currency, DbVerb, Decimal, Demand, JobInfo, Money, Prices, ProviderError, RunError,
-    SpendLedger, Usage,
+    AdmitError, Currency, DbVerb, Decimal, Demand, JobInfo, Money, Prices, ProviderError,
+    Requirements, RunError, SpendLedger, Usage,
 };
 use tokio::runtime::Builder;
 use tokio::time::sleep;
@@ -356,4 +356,15 @@ async fn a_run_that_is_dropped_as_it_closes_is_not_rolled_back_again() {
         cut += 1;
     }
     assert!(cut >= 24, "only {cut} awaits were seen");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_without_sessions_has_everything_back_as_it_is_dropped() {
+    let world = World::new();
+    let requirements =
+        Requirements::new().call(&world.model, Usage::new(600, 400)).permit(&world.own);
+    let run = world.runner.run(requirements, |_| pending::<Result<(), String>>());
+    assert!(!poll_times(run, 3).await);
+    assert_eq!(world.permits_in_use(), 0);
+    world.settled().await;
 }

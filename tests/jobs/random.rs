@@ -1,8 +1,8 @@
 //! Random jobs beside one another, against books kept by hand.
 //!
 //! Each job has a script: what it reserves, how long each attempt works, what it records and reports,
-//! how it ends; and what ends it from outside: its time, its token, a drop, a database that fails or
-//! hangs. From what the jobs themselves saw it follows what each attempt cost, what every account
+//! how it ends; and what ends it from outside: its time, its token, a drop, a database that fails,
+//! hangs or panics. From what the jobs themselves saw it follows what each attempt cost, what every account
 //! heard, how often the grant was spent and how often rolled back, and what the run must answer. The
 //! books are whole millionths and share no arithmetic with the crate.
 //!
@@ -142,7 +142,7 @@ fn scene() -> impl Strategy<Value = Scene> {
         let cap = || prop::option::of(0..60_000_u64);
         let verbs = vec![DbVerb::Acquire, DbVerb::Begin, DbVerb::Commit, DbVerb::AwaitCompletion];
         let verbs = prop::sample::select([verbs, vec![DbVerb::Rollback, DbVerb::Close]].concat());
-        let fault = (verbs, prop::sample::select(vec![Fault::Fails, Fault::Hangs]));
+        let fault = (verbs, prop::sample::select(vec![Fault::Fails, Fault::Hangs, Fault::Panics]));
         let scripts = prop::collection::vec(script(if is_honest { 33 } else { 150 }), 1..8);
         (cap(), cap(), prop::option::weighted(0.4, fault), scripts).prop_map(
             move |(usd, eur, fault, scripts)| Scene { caps: [usd, eur], is_honest, fault, scripts },
@@ -175,6 +175,7 @@ fn whatever_jobs_do_the_money_the_reports_and_the_records_are_what_the_books_say
         "failed",
         "exhausted",
         "panicked",
+        "panicked in a database",
         "cancelled",
         "timed out",
         "dropped",

@@ -154,6 +154,8 @@ fn a_settled_reservation_is_replaced_by_what_it_cost() {
     assert_eq!(ledger.status("nightly")[0].remaining(), Some(usd("0")));
     // What is free does not fit under a cap that is passed either.
     assert!(reserve(&ledger, usd("0")).is_err());
+    ledger.set_cap("nightly", usd("0")).unwrap();
+    assert_eq!(ledger.status("nightly")[0].remaining(), Some(usd("0")));
 
     // A job may have called what it had not announced.
     let ledger = capped(&[usd("1")]);

@@ -1,12 +1,13 @@
 //! What an error says, and whether another run is worth it.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use admit::{
     Accounts, BoxError, CountingGate, DbProvider, DbVerb, ElasticWindow, ModelSpec, Money,
-    ProviderError, Requirements, Resources, RetryPolicy, RunError, Singleton, SpendRefusal,
-    TimeoutCause, UpstreamFailure, Usage,
+    ProviderError, Requirements, Resources, RetryPolicy, RunError, RunStage, Singleton,
+    SpendRefusal, TimeoutCause, UpstreamFailure, Usage,
 };
 
 use super::secs;
@@ -131,4 +132,31 @@ async fn what_a_driver_a_constructor_or_a_models_id_says_is_told_on_one_line() {
         text,
         format!("model `{told}` is not among what this job calls (`gpt-x`); require it first")
     );
+}
+
+#[test]
+fn each_way_to_fail_says_whether_to_run_it_again_what_the_job_said_and_where_it_came_from() {
+    let provider = || ProviderError::failed("orders", DbVerb::Commit, "disk full");
+    let failure = || UpstreamFailure::status(500, "gpt-x", "");
+    let exhausted = |retries| RunError::Exhausted { retries, failure: failure() };
+    let timed_out = |cause| {
+        let (limit, stage) = (secs(1), RunStage::Work);
+        RunError::TimedOut { limit, stage, cause }
+    };
+    for (error, is_retryable, has_job_error, has_source) in [
+        (RunError::Provider(provider()), true, false, true),
+        (RunError::Commit { source: provider(), durable: Vec::new() }, false, false, true),
+        (RunError::Job(failure()), true, true, false),
+        (exhausted(3), true, true, false),
+        (RunError::Cancelled { stage: RunStage::Retry }, false, false, false),
+        (timed_out(None), true, false, false),
+        (timed_out(Some(TimeoutCause::Failure(failure()))), true, true, false),
+        (timed_out(Some(TimeoutCause::Committing { durable: Vec::new() })), false, false, false),
+        (RunError::NoRuntime, false, false, false),
+    ] {
+        let said = (error.is_retryable(), error.job_error().is_some(), error.source().is_some());
+        assert_eq!(said, (is_retryable, has_job_error, has_source), "{error}");
+    }
+    assert!(exhausted(1).to_string().ends_with("(its budget of 1 retry is used up)"));
+    assert!(exhausted(2).to_string().ends_with("(its budget of 2 retries is used up)"));
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use admit::{Account, Cost, RunError, RunStage, SpendLedger, TimeoutCause};
+use admit::{Account, Cost, DbVerb, RunError, RunStage, SpendLedger, TimeoutCause};
 use tokio::time::Instant;
 
 use super::play::{Attempt, Failure, Outcome, money, policy};
-use super::{End, PRICES, Script, currency};
+use super::{End, PRICES, Scene, Script, currency};
 use crate::listener::Listener;
-use crate::support::Log;
+use crate::support::{Fault, Log};
 
 /// The books of a scene.
 #[derive(Default)]
@@ -20,6 +20,7 @@ pub(super) struct Books {
     time: Heard,
     permit: Heard,
     pub(super) seen: Vec<&'static str>,
+    fault: Option<(DbVerb, Fault)>,
 }
 
 /// What one account must have heard.
@@ -57,6 +58,10 @@ fn total(cost: [u64; 2]) -> Cost {
 }
 
 impl Books {
+    pub(super) fn of(scene: &Scene) -> Self {
+        Self { fault: scene.fault, ..Self::default() }
+    }
+
     /// Closes a job: what it cost, what was reported, and whether it answered what it must.
     pub(super) fn close(&mut self, script: &Script, attempts: &[Attempt], outcome: &Outcome) {
         let mut cost = [0; 2];
@@ -83,8 +88,9 @@ impl Books {
                 }
             }
             Some(Err(())) => {
-                self.seen.push("panicked");
-                assert_eq!(ended, Some(End::Panics));
+                let by_itself = ended == Some(End::Panics);
+                self.seen.push(if by_itself { "panicked" } else { "panicked in a database" });
+                assert!(by_itself || self.may_have_panicked(script, ended), "{ended:?}");
             }
             Some(Ok(finished)) => {
                 assert_eq!(finished.record.cost, total(cost), "{script:?}");
@@ -98,6 +104,18 @@ impl Books {
                 let begun = attempts.len() + usize::from(!worked);
                 assert_eq!(finished.record.attempts as usize, begun, "{word}: {script:?}");
             }
+        }
+    }
+
+    /// Whether it was the database that panicked, where that reaches the run.
+    fn may_have_panicked(&self, script: &Script, last: Option<End>) -> bool {
+        let Some((verb, Fault::Panics)) = self.fault.filter(|_| script.has_database) else {
+            return false;
+        };
+        match verb {
+            DbVerb::Acquire | DbVerb::Begin => last.is_none(),
+            DbVerb::Commit | DbVerb::AwaitCompletion => last == Some(End::Done),
+            _ => false,
         }
     }
 

@@ -253,7 +253,7 @@ pub(super) async fn play(scene: &Scene) -> Vec<&'static str> {
             (script, trace, outcome)
         });
     }
-    let mut books = Books::default();
+    let mut books = Books::of(scene);
     while let Some(job) = jobs.join_next().await {
         let (script, trace, outcome) = job.unwrap();
         // Its clean-up may go on, but nothing of it costs or is heard any more.
