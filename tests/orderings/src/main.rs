@@ -6,6 +6,7 @@
 //! ```sh
 //! cargo run                                   # on this machine: shows that the scenes run
 //! MIRIFLAGS="-Zmiri-many-seeds=0..64 -Zmiri-preemption-rate=0.1" cargo +nightly miri run
+//! MIRIFLAGS=… cargo +nightly miri run -- resize             # only the scenes with this in their names
 //! ```
 //!
 //! A program and not tests: what runs tests takes an interpreter longer than the scenes do. Each
@@ -22,7 +23,10 @@ use admit::{Account, Admission, Amount, Ask, Charge, CountingGate, Demand};
 use tokio::time::Instant;
 
 fn main() {
-    for (name, scene) in SCENES {
+    // All, or those that are named by a part of their names.
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let is_asked = |name: &str| asked.is_empty() || asked.iter().any(|part| name.contains(&**part));
+    for (name, scene) in SCENES.iter().filter(|(name, _)| is_asked(name)) {
         // An interpreter that tries many seeds would say it for each.
         if !cfg!(miri) {
             println!("{name}");
