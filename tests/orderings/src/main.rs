@@ -124,18 +124,21 @@ fn two_who_pass() {
 }
 
 fn a_resize() {
-    let (admission, gate, demand) = opened(1);
+    const TIMES: u32 = 8;
+    let (admission, gate, demand) = opened(100);
     let (passed, ()) = both(
-        || kept(&admission, &demand),
+        || [(); TIMES as usize].map(|()| kept(&admission, &demand)),
         || {
-            gate.resize(3).expect("a size");
-            assert_eq!(gate.status().max_concurrent, 3);
+            for more in 1..=TIMES {
+                gate.resize(100 + more).expect("a size");
+                assert_eq!(gate.status().max_concurrent, 100 + more);
+            }
         },
     );
-    assert_eq!(gate.status().active, 1, "a permit is lost");
+    assert_eq!(gate.status().active, TIMES, "a permit is lost");
+    assert_eq!(gate.status().max_concurrent, 100 + TIMES, "the resize is undone");
     drop(passed);
     nothing_is_left(&gate);
-    assert_eq!(gate.status().max_concurrent, 3, "the resize is undone");
 }
 
 fn a_stranger() {
