@@ -196,6 +196,9 @@ impl AccountLink {
     }
 
     /// Whether only this admission takes and gives here: nobody need be told of what it does.
+    ///
+    /// Weaker would do: who asks is in a hold, and what it then does changes no account, so that what
+    /// it did not see is as if it came afterwards.
     #[inline]
     pub(crate) fn is_ours_alone(&self) -> bool {
         self.flags.load(Ordering::SeqCst) == 0
@@ -217,7 +220,9 @@ impl AccountLink {
     /// Whoever finds it said already need not find that it was waited for, too: that is said apart,
     /// and until then everybody waits.
     pub(crate) fn stay_elsewhere(&self) {
-        // Acquire: what was waited for there has happened before what comes here.
+        // Acquire, and release where it is said: what was waited for there has happened before what
+        // comes here. An interpreter, and a machine, that make every read-modify-write of what is
+        // newest show no difference; the language does not promise that they do.
         if self.flags.load(Ordering::Acquire) & ELSEWHERE_SEEN == 0 {
             self.flags.fetch_or(ELSEWHERE, Ordering::SeqCst);
             self.wait_for_passages();
@@ -235,6 +240,7 @@ impl AccountLink {
 
     /// Takes the account out of use, in every admission.
     pub(crate) fn quarantine(&self) {
+        // Weaker would do: those who pass do so after this hold, or in one of the others that are told.
         self.flags.fetch_or(QUARANTINED, Ordering::SeqCst);
         self.tell(Marks::MAY_REFUSE, None);
     }
@@ -340,6 +346,7 @@ impl AccountLink {
     /// the next that comes is not alone here, and is to be told of what comes back.
     pub(crate) fn detach(&self, admission: u64, holds: bool) {
         if holds {
+            // Weaker would do: whoever comes next attaches under the lock that is taken below.
             self.flags.fetch_or(SHARED, Ordering::SeqCst);
         }
         let mut attached = self.attached.lock();

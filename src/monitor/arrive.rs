@@ -15,6 +15,10 @@ use crate::demand::Demand;
 use crate::error::{AdmitError, Defect, Shortage};
 use crate::events::{EventKind, RejectReason};
 
+/// How often a newcomer that could go lets those be looked at who want the same and came first. One
+/// account that grows again and again must not hold everybody up.
+const TURNS_OF_EQUALS: u32 = 4;
+
 /// Somebody who asks to be admitted.
 pub(crate) struct Asker {
     /// Zero until the first ask.
@@ -149,21 +153,51 @@ impl Core {
                 return self.turn_away(asker, error, &[], now, out);
             }
         }
-        let head = if goes_ahead { None } else { self.head_demand() };
-        let asking = Asking { id: asker.id, now, head: head.as_ref() };
-        let arrival = self.ask(asker, asking, out);
-        out.demands.extend(head);
-        arrival
+        let mut turns = TURNS_OF_EQUALS;
+        loop {
+            let head = if goes_ahead { None } else { self.head_demand() };
+            let asking = Asking { id: asker.id, now, head: head.as_ref() };
+            let arrival = self.ask(asker, asking, turns == 0, out);
+            out.demands.extend(head);
+            if let Some(arrival) = arrival {
+                return arrival;
+            }
+            turns -= 1;
+            for entry in asker.demand.entries() {
+                self.changed(entry.id());
+            }
+            self.catch_up(now, out);
+            if let Some(error) = self.life.refusal() {
+                return self.turn_away(asker, error, &[], now, out);
+            }
+        }
     }
 
-    fn ask(&mut self, asker: &mut Asker, asking: Asking<'_>, out: &mut Outbox) -> Arrival {
+    /// Asks for a newcomer. Answers `None` when it could go, and so perhaps could somebody who wants
+    /// the same and came first, unless `at_once` says not to look at that.
+    ///
+    /// All that was pending has been looked at. But an account may grow in the middle of this, on
+    /// another thread, and its announcement not be here yet.
+    fn ask(
+        &mut self,
+        asker: &mut Asker,
+        asking: Asking<'_>,
+        at_once: bool,
+        out: &mut Outbox,
+    ) -> Option<Arrival> {
         let now = asking.now;
-        let open = self.is_open(now);
+        // What stopped those before it, in this hold, stops it too: memory may be read anew at any
+        // moment, by whoever else uses it.
+        let open = self.index.closed.is_none() && self.is_open(now);
         let mut short = std::mem::take(&mut self.short);
         let arrival = match asking::survey(&asker.demand, asking, &mut short) {
             // Never comes before memory and before the bound of the line.
             Err(never) => self.refuse(asker, never, now, out),
             Ok(()) if open && short.is_empty() => {
+                if !at_once && self.index.has_class(&asker.demand) {
+                    self.short = short;
+                    return None;
+                }
                 let mut taken = Taken::at(now);
                 match asking::take_all(&asker.demand, asking, self.admission, &mut taken) {
                     Take::All => Arrival::Granted(self.grant_at_once(asker, taken, now, out)),
@@ -178,7 +212,7 @@ impl Core {
             Ok(()) => self.must_wait(asker, asking, open, &short, out),
         };
         self.short = short;
-        arrival
+        Some(arrival)
     }
 
     /// It cannot go now: it waits, if it wants to and may.

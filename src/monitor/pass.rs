@@ -17,7 +17,6 @@ use super::core::{Core, Life};
 use super::index::HeadLook;
 use super::line::{Key, Limit};
 use super::outbox::Outbox;
-use super::stand::FIRST_DOUBT;
 use crate::account::{AccountId, Ask};
 use crate::amount::Amount;
 use crate::demand::{Demand, Entry};
@@ -127,7 +126,11 @@ impl Core {
     fn pass(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
         self.counters.count_pass();
         match catch_unwind(AssertUnwindSafe(|| self.pass_once(now, most, out))) {
-            Ok(ended) => ended,
+            Ok(ended) => {
+                // Deadlines that came are marks by now, and nothing else would say that it goes on.
+                self.index.is_wanted |= !ended;
+                ended
+            }
             Err(payload) => {
                 let message = panic_message(payload);
                 self.close(Defect::new("a pass panicked", message), now, out);
@@ -164,11 +167,6 @@ impl Core {
             return true;
         };
         let ended = self.look_behind(&demand, looks, now, out);
-        if ended && self.index.was_shut && self.index.closed.is_none() {
-            // Memory stopped somebody and is willing now: its reading was refreshed in between, by
-            // whoever else uses it, who need not come here next. So it is asked again, soon.
-            self.index.closed = Some(Some(now + FIRST_DOUBT));
-        }
         if ended && self.index.closed.is_none() && !self.line.is_empty() {
             self.end_pass(&demand, now, out);
             // Memory was willing and still is: whoever waits, waits on something else.
@@ -177,7 +175,6 @@ impl Core {
             }
         }
         out.demands.push(demand);
-        self.index.is_wanted |= !ended;
         ended
     }
 
@@ -231,8 +228,11 @@ impl Core {
     }
 
     /// Whether memory lets nobody go now; then its instant is the only one that counts.
+    ///
+    /// Once it stopped somebody in this pass it stops all who come later. Its reading may be refreshed
+    /// in between, by whoever else uses it, and then whoever is asked next would go past the head.
     fn stop_at_memory(&mut self, now: Instant) -> bool {
-        if self.is_open(now) {
+        if !self.index.was_shut && self.is_open(now) {
             return false;
         }
         self.index.closed = Some(self.memory_instant(now));
@@ -364,6 +364,43 @@ impl Core {
                 self.fail(key, never.error, &[Limit::Entry(never.index)], now, out);
                 true
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::LOOKS_A_HOLD;
+    use crate::{Admission, CountingGate, Demand, Limits, TokenBucket};
+    use tokio_test::task::spawn;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_due_is_granted_though_those_that_may_be_refused_take_all_the_looks_of_a_hold() {
+        for spare in 0..3 {
+            let admission = Admission::builder().start().unwrap();
+            let one = CountingGate::new("one", 1).unwrap();
+            let many = CountingGate::new("many", 10_000).unwrap();
+            let bucket = TokenBucket::new("bucket", Limits::per_minute(60, 60)).unwrap();
+            let full = Demand::new().permit(&one).permits(&many, 10_000).tokens(&bucket, 60);
+            let held = admission.try_admit(full).unwrap();
+            let mut head = spawn(admission.admit(Demand::new().permit(&one)));
+            assert!(head.poll().is_pending());
+            let mut due = spawn(admission.admit(Demand::new().tokens(&bucket, 1)));
+            assert!(due.poll().is_pending());
+            let mut suspects: Vec<_> = (1..LOOKS_A_HOLD as u32 + 2 - spare)
+                .map(|n| spawn(admission.admit(Demand::new().permits(&many, n))))
+                .collect();
+            assert!(suspects.iter_mut().all(|suspect| suspect.poll().is_pending()));
+            many.resize(9_999).unwrap();
+            // It shrinks and the tokens are there at one moment, before anybody looks.
+            tokio::time::advance(Duration::from_secs(1)).await;
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            assert!(due.poll().is_ready(), "{spare}: nobody looked at it");
+            drop(held);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::error::AccountPanic;
 use crate::sync::Arc;
 
 /// An account that breaks its word is asked again after this, doubling…
-pub(super) const FIRST_DOUBT: Duration = Duration::from_millis(1);
+const FIRST_DOUBT: Duration = Duration::from_millis(1);
 /// …as often as this: to about a second.
 const MOST_DOUBLINGS: u8 = 10;
 
@@ -248,8 +248,12 @@ impl Core {
         }
     }
 
-    /// When memory is worth asking again.
+    /// When memory is worth asking again, after it stopped somebody.
     pub(super) fn memory_instant(&self, now: Instant) -> Option<Instant> {
+        if self.is_open(now) {
+            // Whoever refreshed its reading need not come here next: it is asked again, soon.
+            return Some(now + FIRST_DOUBT);
+        }
         let at = self.valve.as_ref().and_then(|valve| valve.earliest(self.turn, now));
         at.map(|at| at.max(now + FIRST_DOUBT))
     }

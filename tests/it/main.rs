@@ -14,6 +14,7 @@ mod internals;
 mod line;
 mod overdue;
 mod passages;
+mod races;
 mod snapshot;
 mod support;
 mod texts;

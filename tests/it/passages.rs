@@ -392,3 +392,23 @@ fn what_a_stopped_admission_still_holds_comes_back_beside_anothers_passages() {
         assert_eq!(x.status().active, 0);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_back_already_is_not_given_back_again_past_the_open_door() {
+    let admission = started();
+    let (a, b) = (gate(4), gate(4));
+    let both = || Demand::new().permit(&a).permit(&b);
+    let held = admission.try_admit(both()).unwrap();
+    let early = admission.try_admit(both()).unwrap();
+    let released = admission.try_admit(both()).unwrap();
+    assert!(early.release_one(&a) && released.release());
+    // The door is open again from here on, and somebody holds what would be given back twice.
+    drop(admission.try_admit(both()).unwrap());
+    assert!(!released.release() && !early.release_one(&a));
+    assert_eq!((a.status().active, b.status().active), (1, 2));
+    drop(early);
+    assert_eq!((a.status().active, b.status().active), (1, 1));
+    drop((released, held));
+    assert_eq!((a.status().active, b.status().active), (0, 0));
+    admission.check();
+}

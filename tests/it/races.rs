@@ -1,0 +1,191 @@
+//! What another thread changes in the middle of a decision, and announces after it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use admit::{
+    Account, AccountLink, Admission, Amount, Ask, Category, Charge, Demand, Refusal, Replenishment,
+    TryAdmitError, Turn, Valve,
+};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// A gate that grows at one of its next questions, as if it were resized on another thread just then.
+struct Growing {
+    link: AccountLink,
+    capacity: AtomicU32,
+    in_use: AtomicU32,
+    /// Questions until it grows by two; zero when it does not.
+    until: AtomicU32,
+}
+
+impl Growing {
+    fn new() -> Arc<Self> {
+        let link = AccountLink::new("growing").expect("a name");
+        let [in_use, until] = [0, 0].map(AtomicU32::new);
+        Arc::new(Self { link, capacity: AtomicU32::new(1), in_use, until })
+    }
+
+    fn meet(&self) {
+        let until = self.until.load(Ordering::Relaxed);
+        self.until.store(until.saturating_sub(1), Ordering::Relaxed);
+        if until == 1 {
+            self.capacity.fetch_add(2, Ordering::Relaxed);
+            self.link.grew();
+        }
+    }
+}
+
+impl Account for Growing {
+    fn link(&self) -> &AccountLink {
+        &self.link
+    }
+
+    fn category(&self) -> Category {
+        Category::Other("growing".into())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed).into()
+    }
+
+    fn in_use(&self, _: Instant) -> u64 {
+        self.in_use.load(Ordering::Relaxed).into()
+    }
+
+    fn summary(&self, _: Instant) -> String {
+        String::new()
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Release
+    }
+
+    fn reads_clock(&self) -> bool {
+        false
+    }
+
+    fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
+        self.meet();
+        let wanted = self.in_use.load(Ordering::Relaxed) + ask.total().requests;
+        Ok(wanted <= self.capacity.load(Ordering::Relaxed))
+    }
+
+    fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        Ok(self.fits(ask)?.then(|| {
+            self.in_use.fetch_add(ask.mine.requests, Ordering::Relaxed);
+            ask.now
+        }))
+    }
+
+    fn give(&self, charge: &Charge, _: Instant) -> Amount {
+        self.in_use.fetch_sub(charge.amount.requests, Ordering::Relaxed);
+        charge.amount
+    }
+
+    fn earliest_fit(&self, _: &Ask) -> Option<Instant> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_grows_as_a_newcomer_asks_goes_to_its_equals_first() {
+    for until in 1..8 {
+        let admission = started();
+        let growing = Growing::new();
+        let one = || Demand::new().permit(&growing);
+        let held = admission.try_admit(one()).unwrap();
+        let mut line: Vec<_> = (0..2).map(|_| parked(&admission, one())).collect();
+        growing.until.store(until, Ordering::Relaxed);
+        let newcomer = admission.try_admit(one());
+        settle().await;
+        if growing.until.load(Ordering::Relaxed) > 0 {
+            growing.link.grew();
+            settle().await;
+        }
+        assert!(
+            newcomer.is_err() || line.iter().all(|waiter| waiter.is_woken()),
+            "{until}: it went past its equals"
+        );
+        let told = newcomer.err();
+        assert!(matches!(told, Some(TryAdmitError::WouldWait { .. }) | None), "{told:?}");
+        drop((held, line.iter_mut().filter(|waiter| waiter.is_woken()).map(granted).count()));
+        admission.check();
+    }
+}
+
+/// Memory whose reading is refreshed by somebody else, after so many more questions.
+struct Shut {
+    link: AccountLink,
+    noes: AtomicU32,
+}
+
+impl Shut {
+    fn new() -> Arc<Self> {
+        let link = AccountLink::new("memory").expect("a name");
+        Arc::new(Self { link, noes: AtomicU32::new(u32::MAX) })
+    }
+
+    fn open_after(&self, noes: u32) {
+        self.noes.store(noes, Ordering::Relaxed);
+    }
+}
+
+impl Valve for Shut {
+    fn link(&self) -> &AccountLink {
+        &self.link
+    }
+
+    fn look(&self, _: Instant) {}
+
+    fn willing(&self, _: Turn, _: Instant) -> bool {
+        let noes = self.noes.load(Ordering::Relaxed);
+        self.noes.store(noes.saturating_sub(1), Ordering::Relaxed);
+        noes == 0
+    }
+
+    /// The next has to wait for long.
+    fn released(&self, _: Instant) {
+        self.noes.store(1_000, Ordering::Relaxed);
+    }
+
+    fn completed(&self, _: Instant) -> bool {
+        false
+    }
+
+    fn rolled_back(&self, _: Instant) {}
+
+    fn earliest(&self, _: Turn, now: Instant) -> Option<Instant> {
+        Some(now + secs(2))
+    }
+
+    fn capacity(&self) -> u64 {
+        1
+    }
+
+    fn in_use(&self) -> u64 {
+        1
+    }
+
+    fn summary(&self, _: Instant) -> String {
+        String::new()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_that_opens_in_the_middle_of_a_decision_lets_the_head_go_first() {
+    for noes in 0..12 {
+        let memory = Shut::new();
+        let admission = Admission::builder().memory_gate(memory.clone()).start().unwrap();
+        let gates = [(); 3].map(|()| gate(1));
+        let mut head = parked(&admission, permits(&gates[0], 1));
+        let behind = parked(&admission, permits(&gates[1], 1));
+        memory.open_after(noes);
+        let newcomer = admission.try_admit(permits(&gates[2], 1));
+        pass_time(secs(5)).await;
+        assert!(head.is_woken() && newcomer.is_err() && !behind.is_woken(), "{noes}");
+        drop(granted(&mut head));
+        admission.check();
+    }
+}
