@@ -3,14 +3,17 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::error::ConfigError;
+use tokio::time::Instant;
+
+use crate::error::{AdmitError, ConfigError};
 use crate::upstream::{FailureKind, UpstreamFailure};
 
 /// How often a failed job is run again, and how long it waits in between, holding nothing.
 ///
-/// Only failures of an upstream that are [worth retrying](FailureKind::is_retryable) are. Where the
-/// upstream said when to come back, that is when. Else the wait is drawn uniformly, so that jobs
-/// which failed together do not come back together, and grows with the attempts.
+/// Only failures of an upstream that are [worth retrying](FailureKind::is_retryable) are, and with
+/// [`refusals`](Self::refusals) what a limit refuses until an instant it names. Where the upstream said
+/// when to come back, that is when. Else the wait is drawn uniformly, so that jobs which failed
+/// together do not come back together, and grows with the attempts.
 ///
 /// # Examples
 ///
@@ -37,6 +40,10 @@ pub struct RetryPolicy {
     /// The longest wait that is drawn. Default 300 s. A wait the upstream asked for is not cut: it
     /// would refuse an earlier attempt.
     pub max_wait: Duration,
+    /// Whether a job that a limit refuses for now, as an open circuit does, asks again: from the
+    /// instant the refusal names, or after `max_wait` where that is sooner, spread over as long as
+    /// `usual` is wide. It is an attempt like any other. Default false: the caller is told at once.
+    pub refusals: bool,
 }
 
 impl Default for RetryPolicy {
@@ -48,6 +55,7 @@ impl Default for RetryPolicy {
             overload: seconds(15)..=seconds(90),
             max_multiplier: 10,
             max_wait: seconds(300),
+            refusals: false,
         }
     }
 }
@@ -77,6 +85,20 @@ impl RetryPolicy {
         Ok(())
     }
 
+    /// The wait after an attempt was refused, if there is to be another.
+    pub(super) fn wait_out(
+        &self,
+        refused: &AdmitError,
+        now: Instant,
+        draw: impl FnOnce() -> f64,
+    ) -> Option<Duration> {
+        let AdmitError::Refused { refusal, .. } = refused else { return None };
+        let until = refusal.retry_instant().filter(|_| self.refusals)?;
+        let first = until.saturating_duration_since(now).min(self.max_wait);
+        // Whoever comes first may be a circuit's one probe; the rest would only be refused again.
+        Some(drawn(&(first..=first.saturating_add(width(&self.usual))), draw()))
+    }
+
     /// The wait after the `attempt`th attempt (from 1) failed; `draw` is a number in [0, 1).
     pub(super) fn wait(&self, failure: &UpstreamFailure, attempt: u32, draw: f64) -> Duration {
         if let Some(asked) = failure.retry_after {
@@ -84,19 +106,43 @@ impl RetryPolicy {
         }
         let range =
             if failure.kind == FailureKind::Overload { &self.overload } else { &self.usual };
-        let span = range.end().saturating_sub(*range.start());
-        let first = range.start().saturating_add(span.mul_f64(draw.clamp(0.0, 1.0 - f64::EPSILON)));
+        let first = drawn(range, draw);
         // A job's own policy is not validated: one without a multiplier must not retry at once.
         first.saturating_mul(attempt.min(self.max_multiplier.max(1))).min(self.max_wait)
     }
 }
 
+fn width(range: &RangeInclusive<Duration>) -> Duration {
+    range.end().saturating_sub(*range.start())
+}
+
+fn drawn(range: &RangeInclusive<Duration>, draw: f64) -> Duration {
+    range.start().saturating_add(width(range).mul_f64(draw.clamp(0.0, 1.0 - f64::EPSILON)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::Refusal;
 
     const fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_waited_out_only_where_it_says_how_long_and_the_policy_that_it_counts() {
+        let now = Instant::now();
+        let refused = |refusal| AdmitError::Refused { account: "service".into(), refusal };
+        let until = |seconds| refused(Refusal::new("shut").retry_at(now + secs(seconds)));
+        let patient = RetryPolicy { refusals: true, ..RetryPolicy::default() };
+        let wait = |error: &AdmitError, draw| patient.wait_out(error, now, || draw);
+        assert_eq!(wait(&until(20), 0.0), Some(secs(20)));
+        assert_eq!(wait(&until(20), 0.5), Some(Duration::from_millis(32_500)));
+        assert_eq!(wait(&until(3_600), 0.0), Some(secs(300)), "it may end before it says");
+        assert_eq!(patient.wait_out(&until(20), now + secs(30), || 0.0), Some(Duration::ZERO));
+        assert_eq!(wait(&refused(Refusal::new("never")), 0.0), None);
+        assert_eq!(wait(&AdmitError::ShutDown, 0.0), None);
+        assert_eq!(RetryPolicy::default().wait_out(&until(20), now, || 0.0), None);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::panic::resume_unwind;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::attempt::{Attempts, Fault};
 use super::job::Job;
@@ -275,35 +277,60 @@ impl Parts {
             Attempts { admission: &self.admission, gates: &self.gates, plan, stop, runtime };
         loop {
             record.attempts = record.attempts.saturating_add(1);
-            let error = match attempts.run(job, record).await {
+            let fault = match attempts.run(job, record).await {
                 Ok(done) => return Ok(done),
-                Err(Fault::Job(error)) => error,
-                Err(Fault::Run(error)) => return Err(error),
-                Err(Fault::Panic(payload)) => resume_unwind(payload),
+                Err(fault) => fault,
             };
-            let failure = error.upstream();
-            if let Some(failure) = failure {
-                record.last_failure = Some(failure.clone());
-            }
-            let Some(failure) = failure.filter(|failure| failure.is_retryable()) else {
-                return Err(RunError::Job(error));
-            };
-            if record.attempts > retries.max_retries {
-                return Err(match retries.max_retries {
-                    0 => RunError::Job(error),
-                    retries => RunError::Exhausted { retries, failure: error },
-                });
-            }
-            let draw = self.random.lock().f64();
-            let wait = retries.wait(failure, record.attempts, draw);
-            tracing::debug!(%failure, ?wait, attempt = record.attempts, "to be run again");
+            let (wait, cause) = self.again(fault, retries, record)?;
             tokio::select! {
                 biased;
                 paused = attempts.stop.pause(wait) => if let Err(stopped) = paused {
-                    let cause = TimeoutCause::Failure(error);
                     return Err(stopped.error(RunStage::Retry, Some(cause)));
                 },
                 over = self.admission.over() => return Err(RunError::Admit(over)),
+            }
+        }
+    }
+
+    /// Whether there is another attempt: after which wait, and what is known should the run's time be
+    /// over before.
+    fn again<E: JobError>(
+        &self,
+        fault: Fault<E>,
+        retries: &RetryPolicy,
+        record: &mut JobRecord,
+    ) -> Result<(Duration, TimeoutCause<E>), RunError<E>> {
+        let attempt = record.attempts;
+        let is_last = attempt > retries.max_retries;
+        let draw = || self.random.lock().f64();
+        match fault {
+            Fault::Panic(payload) => resume_unwind(payload),
+            Fault::Run(RunError::Admit(error)) => {
+                let wait = retries.wait_out(&error, Instant::now(), draw);
+                let Some(wait) = wait.filter(|_| !is_last) else {
+                    return Err(RunError::Admit(error));
+                };
+                tracing::debug!(%error, ?wait, attempt, "to be run again");
+                Ok((wait, TimeoutCause::Admission(error)))
+            }
+            Fault::Run(error) => Err(error),
+            Fault::Job(error) => {
+                let failure = error.upstream();
+                if let Some(failure) = failure {
+                    record.last_failure = Some(failure.clone());
+                }
+                let Some(failure) = failure.filter(|failure| failure.is_retryable()) else {
+                    return Err(RunError::Job(error));
+                };
+                if is_last {
+                    return Err(match retries.max_retries {
+                        0 => RunError::Job(error),
+                        retries => RunError::Exhausted { retries, failure: error },
+                    });
+                }
+                let wait = retries.wait(failure, attempt, draw());
+                tracing::debug!(%failure, ?wait, attempt, "to be run again");
+                Ok((wait, TimeoutCause::Failure(error)))
             }
         }
     }

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use admit::{
-    AdmitError, Amount, Demand, FailureKind, Resources, RetryPolicy, RunError, RunStage,
-    TimeoutCause, UpstreamFailure, Usage,
+    AdmitError, Amount, Demand, ElasticWindow, FailureKind, Resources, RetryPolicy, RunError,
+    RunStage, TimeoutCause, UpstreamFailure, Usage,
 };
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -194,6 +194,57 @@ async fn a_stop_of_the_admission_ends_the_wait_at_once() {
     assert_eq!((start.elapsed(), finished.record.attempts), (secs(7), 1));
     assert_eq!(finished.record.last_failure, Some(failure));
     world.settled().await;
+}
+
+/// A service that failed until its circuit opened, and is well again when the cooldown is over.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_an_open_circuit_refuses_comes_back_where_its_policy_says_so() {
+    let patient = RetryPolicy { refusals: true, ..RetryPolicy::default() };
+    for (policy, limit, expected) in [
+        (RetryPolicy::default(), secs(1_000), "refused"),
+        (RetryPolicy { max_retries: 0, ..patient.clone() }, secs(1_000), "refused"),
+        (patient.clone(), secs(50), "out of time"),
+        (patient, secs(1_000), "done"),
+    ] {
+        let world = World::with(|builder| builder.retries(policy));
+        let window = ElasticWindow::builder("service")
+            .max_throttle(1.0)
+            .failures_to_open(1)
+            .initial_cooldown(secs(60))
+            .build()
+            .unwrap();
+        window.record_failure(&stray());
+        let requirements = admit::Requirements::new().permit(&window);
+        let start = Instant::now();
+        let runs: Vec<_> = (0..20)
+            .map(|_| {
+                let run = world.runner.job(requirements.clone()).within(limit);
+                tokio::spawn(run.run_recorded(async |_| Ok::<_, UpstreamFailure>(())))
+            })
+            .collect();
+        for run in runs {
+            let finished = run.await.unwrap();
+            let came_to = match finished.result {
+                Ok(()) => "done",
+                Err(RunError::Admit(AdmitError::Refused { .. })) => "refused",
+                Err(RunError::TimedOut {
+                    stage: RunStage::Retry,
+                    cause: Some(TimeoutCause::Admission(AdmitError::Refused { .. })),
+                    ..
+                }) => "out of time",
+                Err(other) => panic!("{other}"),
+            };
+            assert_eq!(came_to, expected);
+            assert_eq!(finished.record.attempts, if expected == "done" { 2 } else { 1 });
+        }
+        let spread = match expected {
+            "refused" => Duration::ZERO..secs(1),
+            "out of time" => secs(50)..secs(51),
+            // The cooldown, the spread, and the slow window's own pace.
+            _ => secs(60)..secs(120),
+        };
+        assert!(spread.contains(&start.elapsed()), "{expected}: {:?}", start.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,6 +31,7 @@ pub(super) fn policy(max_retries: u32) -> RetryPolicy {
         overload: millis(500)..=millis(900),
         max_multiplier: 2,
         max_wait: millis(1_500),
+        refusals: false,
     }
 }
 
