@@ -78,7 +78,8 @@ impl Resources {
     /// The model's bucket is corrected at once: what was reserved for the call and not used is back.
     /// Usages of one model add up, each the usage of the next call that was named; a call of which
     /// nothing is recorded counts as reserved. One that was named and not made is recorded as
-    /// `Usage::default()`.
+    /// `Usage::default()`. Which call a usage was of is not said: where those of one model differ in
+    /// size and end out of order, more than was reserved may count until all of them are recorded.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ struct Script {
 #[derive(Clone, Debug)]
 struct Turn {
     works_for: Duration,
-    /// Which of its calls, and what part of what was reserved for it in hundredths.
+    /// Which of its calls' model, and what part of the least reserved for it in hundredths.
     records: Vec<(prop::sample::Index, u64)>,
     /// A task of the job's records this late, when the job may have ended.
     records_late: Option<(Duration, prop::sample::Index, u64)>,

@@ -169,8 +169,12 @@ async fn attempt(
     trace.lock().unwrap().push(begun);
     assert_eq!(trace.lock().unwrap().len(), at + 1, "attempts are told in order");
     stage.check_caps();
+    // A usage is taken for that of the next call its model was named for, whichever it was of: so an
+    // honest one is a part of the least that was reserved for any.
     let part = |which: &Index, hundredths: u64| {
-        let &(model, reserved) = which.get(&script.calls);
+        let model = which.get(&script.calls).0;
+        let of_model = script.calls.iter().filter(|call| call.0 == model);
+        let reserved = of_model.map(|call| call.1).min().unwrap_or_default();
         (model, reserved * hundredths / 100)
     };
     if let Some((after, which, hundredths)) = &turn.records_late
