@@ -175,6 +175,14 @@ fn a_window_that_never_stretches_keeps_the_contract() {
 }
 
 #[test]
+fn a_window_that_believes_a_retry_after_keeps_the_contract() {
+    let held = ElasticWindow::builder("held").max(4).per(secs(2)).max_hold(secs(30));
+    window_contract(held.clone()).permits_up_to(5).span(secs(60)).sequences(300).assert();
+    let brittle = held.max_throttle(0.0).failures_to_open(1).initial_cooldown(secs(5));
+    window_contract(brittle).permits_up_to(5).span(secs(60)).sequences(300).assert();
+}
+
+#[test]
 fn a_window_of_the_largest_numbers_keeps_the_contract() {
     let config = WindowConfig {
         max: u32::MAX,

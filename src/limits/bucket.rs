@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use self::state::State;
 pub use self::status::TokenBucketStatus;
+use super::LONGEST_HOLD;
 use crate::account::{Account, AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
 use crate::error::ConfigError;
@@ -139,8 +140,7 @@ impl TokenBucket {
     /// It is for what the upstream asks from now on; a hold there is stays. At zero none is
     /// believed. More than a day is a day.
     pub fn set_max_hold(&self, most: Duration) {
-        const DAY: Duration = Duration::from_secs(86_400);
-        self.state.lock().set_max_hold(most.min(DAY));
+        self.state.lock().set_max_hold(most.min(LONGEST_HOLD));
     }
 
     /// Records that the upstream answered 429: one step of backpressure, attributed to no grant.

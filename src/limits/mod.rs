@@ -12,6 +12,10 @@ mod stamps;
 mod throttle;
 mod window;
 
+/// The longest that an upstream's word holds a limit, whatever the host believes: the clock must be
+/// able to say it.
+const LONGEST_HOLD: std::time::Duration = std::time::Duration::from_secs(86_400);
+
 pub use bucket::{Limits, TokenBucket, TokenBucketStatus};
 pub use circuit::CircuitState;
 pub use gate::{CountingGate, CountingGateBuilder, SemaphoreStatus};

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 pub use config::{ElasticWindowBuilder, WindowConfig};
 pub use status::ElasticWindowStatus;
 
+use super::LONGEST_HOLD;
 use super::circuit::{Circuit, CircuitState, Door, Reporter};
 use super::stamps::Stamps;
 use super::throttle::Throttle;
@@ -37,6 +38,9 @@ use crate::upstream::UpstreamFailure;
 /// the upstream is found still failing) the first to take is a probe, and everyone else is refused
 /// until it ends. Only the probe's own grant, or a record made directly on the window, decides.
 ///
+/// **Retry-after.** With a [`max_hold`](WindowConfig::max_hold), nobody goes until the instant the
+/// upstream named, at most so far ahead. It is only ever extended. Without, it is not read.
+///
 /// Reports come through a grant, or directly ([`record_failure`](Self::record_failure) and its
 /// kin); the latter are attributed to no grant and always count.
 ///
@@ -60,6 +64,7 @@ pub struct ElasticWindow {
     link: AccountLink,
     max: u32,
     per: Duration,
+    max_hold: Duration,
     state: Mutex<State>,
 }
 
@@ -68,6 +73,8 @@ struct State {
     stamps: Stamps,
     throttle: Throttle,
     circuit: Circuit,
+    /// The upstream asked for this.
+    held_until: Option<Instant>,
     /// The last failure in a few words, for those who are refused.
     last_said: Option<Arc<str>>,
     /// The latest instant at which anything changed: an older `now` counts as this. Questions do
@@ -108,10 +115,12 @@ impl ElasticWindow {
             link: AccountLink::new(name)?,
             max: config.max,
             per: config.per,
+            max_hold: config.max_hold.min(LONGEST_HOLD),
             state: Mutex::new(State {
                 stamps: Stamps::default(),
                 throttle: Throttle::new(config.throttle_rules()),
                 circuit: Circuit::new(config.circuit_rules()),
+                held_until: None,
                 last_said: None,
                 latest: None,
             }),
@@ -156,6 +165,7 @@ impl ElasticWindow {
             effective_window: state.throttle.stretch(self.per),
             circuit: state.circuit.state(now),
             cooldown_remaining: state.circuit.cooldown_remaining(now),
+            hold_remaining: state.hold_remaining(now),
         }
     }
 
@@ -178,7 +188,10 @@ impl ElasticWindow {
                 Err(refusal::shut(circuit, until, now, state.last_said.as_deref()))
             }
             Door::Behind => Ok(false),
-            Door::Open | Door::Probe => Ok(self.shortfall(state, ask, now) == Some(0)),
+            Door::Open | Door::Probe => {
+                let is_held = !state.hold_remaining(now).is_zero();
+                Ok(!is_held && self.shortfall(state, ask, now) == Some(0))
+            }
         }
     }
 
@@ -192,14 +205,16 @@ impl ElasticWindow {
         Some((live + total).saturating_sub(u64::from(self.max)))
     }
 
-    /// When both the circuit lets the asker through and there is room, from the clock alone.
+    /// When the circuit lets the asker through, no hold keeps it and there is room, from the clock
+    /// alone.
     fn clock_lets_through(&self, state: &State, ask: &Ask, now: Instant) -> Option<Instant> {
         let passable = state.circuit.passable_at(is_behind(ask), now)?;
         let room = match self.shortfall(state, ask, now)? {
             0 => now,
             short => state.stamps.leaving(short, now, state.throttle.stretch(self.per))?,
         };
-        Some(passable.max(room))
+        let both = passable.max(room);
+        Some(state.held_until.map_or(both, |until| both.max(until)))
     }
 
     fn succeeded(&self, by: Reporter, now: Instant) {
@@ -231,6 +246,8 @@ impl ElasticWindow {
         let by = charge.map_or(Reporter::Unattributed, |charge| Reporter::Charge(charge.id));
         let mut state = self.state.lock();
         let now = state.advance(now, self.per);
+        // Also where the failure is no news: only the latest instant asked for counts.
+        state.hold(failure.retry_after.unwrap_or_default().min(self.max_hold), now);
         let counted = charge.is_none_or(|charge| state.throttle.is_news(charge.at));
         if counted {
             state.throttle.pressure(1, now);
@@ -265,6 +282,17 @@ impl State {
         self.latest = Some(now);
         self.stamps.drop_left(now, self.throttle.stretch(per));
         now
+    }
+
+    fn hold(&mut self, span: Duration, now: Instant) {
+        if !span.is_zero() {
+            self.held_until = self.held_until.max(Some(now + span));
+        }
+    }
+
+    /// What is left of the hold; zero unless held.
+    fn hold_remaining(&self, now: Instant) -> Duration {
+        self.held_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// How many slots are live: at most the window's maximum, whatever the length has been.
@@ -386,9 +414,11 @@ impl Account for ElasticWindow {
     /// no throttle: a service asked less often than the window is long would never be blocked.
     fn is_fresh(&self, now: Instant) -> bool {
         let state = self.state.lock();
+        let now = state.never_older(now);
         state.throttle.tenths() == 0
             && state.circuit.is_spotless()
-            && state.live(state.never_older(now), self.per) == 0
+            && state.live(now, self.per) == 0
+            && state.hold_remaining(now).is_zero()
     }
 }
 

@@ -132,6 +132,7 @@ fn window(draw: &mut Draw) -> WindowConfig {
         initial_cooldown,
         max_cooldown: initial_cooldown * draw.between(1..=4) as u32,
         probe_timeout: (!draw.one_in(3)).then(|| Duration::from_millis(draw.between(100..=30_000))),
+        max_hold: Duration::from_millis(draw.between(0..=1) * draw.between(1..=20_000)),
     }
 }
 

@@ -54,6 +54,12 @@ pub struct WindowConfig {
     ///
     /// Default `None`: as long as [`max_cooldown`](Self::max_cooldown).
     pub probe_timeout: Option<Duration>,
+    /// The longest a failure's `retry_after` holds the window: nobody goes until then, and nobody is
+    /// refused for it. More than a day is a day.
+    ///
+    /// Default zero: a window does not read it, and leaves a failing service alone by its throttle
+    /// and its circuit. Set it where a service says when to come back, and means it.
+    pub max_hold: Duration,
 }
 
 impl Default for WindowConfig {
@@ -67,6 +73,7 @@ impl Default for WindowConfig {
             initial_cooldown: Duration::from_secs(30),
             max_cooldown: Duration::from_secs(60 * 60),
             probe_timeout: None,
+            max_hold: Duration::ZERO,
         }
     }
 }
@@ -190,6 +197,12 @@ impl ElasticWindowBuilder {
         self
     }
 
+    /// The longest a failure's `retry_after` holds the window. See [`WindowConfig::max_hold`].
+    pub const fn max_hold(mut self, most: Duration) -> Self {
+        self.config.max_hold = most;
+        self
+    }
+
     /// Builds the window.
     ///
     /// # Errors
@@ -237,6 +250,7 @@ mod tests {
             initial_cooldown: Duration::from_nanos(1),
             max_cooldown: Duration::from_nanos(1),
             probe_timeout: Some(Duration::MAX),
+            max_hold: Duration::MAX,
         };
         assert_eq!(config.validate(), Ok(()));
     }

@@ -23,6 +23,8 @@ pub struct ElasticWindowStatus {
     pub circuit: CircuitState,
     /// What is left of the cooldown; zero unless blocked.
     pub cooldown_remaining: Duration,
+    /// What is left of the time the upstream asked for; zero unless it is held.
+    pub hold_remaining: Duration,
 }
 
 impl ElasticWindowStatus {
@@ -36,15 +38,21 @@ impl ElasticWindowStatus {
 /// `3 of 5 requests left in any 2s, throttle 1.0, circuit healthy`.
 impl fmt::Display for ElasticWindowStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { max, available, throttle, effective_window, circuit, cooldown_remaining } = self;
+        let Self { max, available, throttle, effective_window, circuit, .. } = self;
         write!(f, "{available} of {max} requests left in any {effective_window:?}, ")?;
         write!(f, "throttle {throttle:.1}, circuit {circuit}")?;
         match circuit {
-            CircuitState::Blocked if cooldown_remaining.is_zero() => {
-                f.write_str(", the next to go is the probe")
+            CircuitState::Blocked if self.cooldown_remaining.is_zero() => {
+                f.write_str(", the next to go is the probe")?;
             }
-            CircuitState::Blocked => write!(f, " for another {}", RoundedUp(*cooldown_remaining)),
-            CircuitState::Healthy | CircuitState::Probing => Ok(()),
+            CircuitState::Blocked => {
+                write!(f, " for another {}", RoundedUp(self.cooldown_remaining))?;
+            }
+            CircuitState::Healthy | CircuitState::Probing => {}
+        }
+        match self.hold_remaining {
+            Duration::ZERO => Ok(()),
+            left => write!(f, ", held for another {}", RoundedUp(left)),
         }
     }
 }
@@ -62,6 +70,7 @@ mod tests {
             effective_window: Duration::from_secs(2),
             circuit: CircuitState::Healthy,
             cooldown_remaining: Duration::ZERO,
+            hold_remaining: Duration::ZERO,
         };
         let numbers = "3 of 5 requests left in any 2s, throttle 1.0";
         assert_eq!(status.summary(), format!("{numbers}, circuit healthy"));
@@ -72,5 +81,8 @@ mod tests {
         assert_eq!(status.summary(), next);
         status.cooldown_remaining = Duration::from_millis(19_001);
         assert_eq!(status.summary(), format!("{numbers}, circuit blocked for another 20 s"));
+        status.circuit = CircuitState::Healthy;
+        status.hold_remaining = Duration::from_millis(6_001);
+        assert_eq!(status.summary(), format!("{numbers}, circuit healthy, held for another 7 s"));
     }
 }

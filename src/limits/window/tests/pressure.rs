@@ -107,3 +107,58 @@ async fn a_report_older_than_the_last_counted_failure_does_not_touch_the_streak(
     }
     assert_eq!(rig.circuit(), CircuitState::Blocked, "one storm and two more are three");
 }
+
+fn asks_for(seconds: u32) -> UpstreamFailure {
+    slow_down().with_retry_after(seconds * SECOND)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_after_is_read_only_where_the_host_believes_it_and_no_further() {
+    let deaf = Rig::of(5);
+    deaf.window.record_failure(&asks_for(60));
+    assert!(deaf.take(1, 1).is_some());
+    assert_eq!(deaf.window.status().hold_remaining, Duration::ZERO);
+
+    let builder = ElasticWindow::builder("geo").max(5).max_throttle(0.0).failures_to_open(99);
+    let rig = Rig::new(builder.max_hold(60 * SECOND));
+    rig.window.record_failure(&asks_for(20));
+    rig.window.record_failure(&asks_for(10));
+    assert_eq!(rig.window.status().hold_remaining, 20 * SECOND, "never shortened");
+    let one = ask(1, 1, Instant::now());
+    assert!(!rig.fits(&one), "waits, and is not refused");
+    assert_eq!(rig.window.earliest_fit(&one), Some(rig.at(20_000)));
+    assert!(!rig.window.is_fresh(Instant::now()));
+    assert_eq!(rig.announced(), NOTHING, "tightening wakes nobody");
+
+    advance(20 * SECOND - NANO).await;
+    assert!(rig.take(1, 1).is_none());
+    advance(NANO).await;
+    let charge = rig.take(1, 5).expect("the time it asked for is over");
+    rig.window.on_upstream_failure(&asks_for(3_600), &charge, Instant::now());
+    assert_eq!(rig.window.status().hold_remaining, 60 * SECOND, "at most what is believed");
+    // Told by a storm that is over, it extends the hold all the same.
+    advance(30 * SECOND).await;
+    rig.window.on_upstream_failure(&asks_for(45), &charge, Instant::now());
+    assert_eq!(rig.window.status().hold_remaining, 45 * SECOND);
+
+    let endless = Rig::new(ElasticWindow::builder("geo").max_hold(Duration::MAX));
+    endless.window.record_failure(&slow_down().with_retry_after(Duration::MAX));
+    assert_eq!(endless.window.status().hold_remaining, 86_400 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_keeps_the_probe_as_well() {
+    let builder = ElasticWindow::builder("geo").max(5).max_throttle(0.0).failures_to_open(1);
+    let rig = Rig::new(builder.max_hold(600 * SECOND));
+    rig.window.record_failure(&asks_for(90));
+    assert_eq!(rig.circuit(), CircuitState::Blocked);
+    advance(30 * SECOND).await;
+    let one = ask(1, 1, Instant::now());
+    assert!(!rig.fits(&one), "the cooldown is over, the hold is not");
+    assert_eq!(rig.window.earliest_fit(&one), Some(rig.at(90_000)));
+    advance(60 * SECOND).await;
+    let probe = rig.take(1, 1).expect("the probe");
+    assert_eq!(rig.circuit(), CircuitState::Probing);
+    rig.succeed(&probe);
+    assert_eq!(rig.circuit(), CircuitState::Healthy);
+}
