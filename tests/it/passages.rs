@@ -412,3 +412,26 @@ async fn what_is_back_already_is_not_given_back_again_past_the_open_door() {
     assert_eq!((a.status().active, b.status().active), (0, 0));
     admission.check();
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_next_after_a_hand_over_waits_for_what_became_short_meanwhile() {
+    let admission = started();
+    let (x, y) = (gate(1), gate(3));
+    let both = || Demand::new().permit(&x).permit(&y);
+    let held = admission.try_admit(both()).unwrap();
+    let mut first = parked(&admission, both());
+    let mut second = parked(&admission, both());
+    assert_eq!((x.link().waiting(), y.link().waiting()), (2, 0));
+    y.resize(1).unwrap();
+    settle().await;
+    drop(held);
+    let grant = granted(&mut first);
+    assert_eq!((x.link().waiting(), y.link().waiting()), (1, 1));
+    admission.check();
+    drop(grant);
+    let grant = granted(&mut second);
+    assert_eq!((x.link().waiting(), y.link().waiting()), (0, 0));
+    assert_eq!(grant.wait_times().len(), 2);
+    drop(grant);
+    admission.check();
+}

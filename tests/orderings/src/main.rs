@@ -124,7 +124,7 @@ fn two_who_pass() {
 }
 
 fn a_resize() {
-    const TIMES: u32 = 8;
+    const TIMES: u32 = 3;
     let (admission, gate, demand) = opened(100);
     let (passed, ()) = both(
         || [(); TIMES as usize].map(|()| kept(&admission, &demand)),
