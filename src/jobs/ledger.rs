@@ -29,10 +29,10 @@ pub use self::book::SpendStatus;
 /// above the cap: then the next are refused. When it never ran, its reservation is taken back.
 ///
 /// - A workflow without any cap is admitted and counted, so that a cap set later knows what went
-///   before.
+///   before. A [`strict`](Self::strict) ledger refuses it: a name that is misspelt is one.
 /// - Under a workflow with a cap in any currency, a model without prices is refused, and so is one
 ///   priced in a currency without a cap: a cap that some calls pass by is none.
-/// - A job of no workflow is neither refused nor counted.
+/// - A job of no workflow is neither refused nor counted, but by a strict ledger refused.
 /// - A cap of zero lets only what is free pass, and once more is spent than the cap, not even that.
 /// - What is priced below zero reserves nothing: one job's reservation makes no room for another.
 /// - A reservation of [`Decimal::MAX`] is more than can be counted, and fits under no cap.
@@ -68,6 +68,8 @@ pub struct SpendLedger {
     /// and is never held with the other. A reservation keeps its workflow's book itself: where that
     /// was forgotten meanwhile, it settles in a book nobody reads.
     books: Mutex<BTreeMap<Arc<str>, Arc<Mutex<Book>>>>,
+    /// What has no cap is refused.
+    is_strict: bool,
 }
 
 impl SpendLedger {
@@ -75,6 +77,27 @@ impl SpendLedger {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    /// A ledger that refuses whatever calls a model and has no cap: a workflow without one, and a job
+    /// of no workflow.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use admit::{JobInfo, Money, ModelSpec, Priced, SpendGate, SpendLedger, Usage};
+    ///
+    /// let ledger = SpendLedger::strict();
+    /// ledger.set_cap("nightly", Money::usd("5".parse()?))?;
+    ///
+    /// let misspelt = JobInfo::new("1", "summarise").in_workflow("nigthly");
+    /// let calls = [Priced::of(&ModelSpec::new("gpt-x", 30_000), Usage::new(1_000, 1_000))];
+    /// assert!(ledger.admit(&misspelt, &calls).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn strict() -> Arc<Self> {
+        Arc::new(Self { is_strict: true, ..Self::default() })
     }
 
     /// Sets what a workflow may spend in the cap's currency, in place of what was set before.
@@ -151,9 +174,24 @@ impl SpendLedger {
 
 impl SpendGate for SpendLedger {
     fn admit(&self, job: &JobInfo, priced: &[Priced]) -> Result<Reservation, SpendRefusal> {
-        let Some(workflow) = &job.workflow else { return Ok(Reservation::none()) };
-        let book = self.open(workflow);
-        let reserved = book.lock().commit(workflow, priced)?;
+        let must_be_capped = self.is_strict && !priced.is_empty();
+        let uncapped = || SpendRefusal::Uncapped { workflow: job.workflow.clone() };
+        let Some(workflow) = &job.workflow else {
+            return if must_be_capped { Err(uncapped()) } else { Ok(Reservation::none()) };
+        };
+        let book = match self.book(workflow) {
+            Some(book) => book,
+            // Nothing is kept of a name that is refused.
+            None if must_be_capped => return Err(uncapped()),
+            None => self.open(workflow),
+        };
+        let reserved = {
+            let mut book = book.lock();
+            if must_be_capped && !book.is_capped() {
+                return Err(uncapped());
+            }
+            book.commit(workflow, priced)?
+        };
         Ok(Reservation::new(move |actual| book.lock().settle(&reserved, actual)))
     }
 }

@@ -106,6 +106,11 @@ impl Book {
         cap
     }
 
+    /// Whether there is a cap in any currency.
+    pub(super) fn is_capped(&self) -> bool {
+        self.entries.iter().any(|entry| entry.cap.is_some())
+    }
+
     pub(super) fn spent(&self) -> Cost {
         self.sum(|entry| entry.spent)
     }
@@ -120,7 +125,7 @@ impl Book {
 
     /// What a job reserves, where every price is known and, under a cap, capped.
     fn price(&self, workflow: &Arc<str>, priced: &[Priced]) -> Result<Cost, SpendRefusal> {
-        let is_capped = self.entries.iter().any(|entry| entry.cap.is_some());
+        let is_capped = self.is_capped();
         let mut reserved = Cost::new();
         for Priced { model, cost, .. } in priced {
             match *cost {

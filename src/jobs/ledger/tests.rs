@@ -296,6 +296,33 @@ fn a_job_of_no_workflow_is_neither_refused_nor_counted() {
 }
 
 #[test]
+fn a_strict_ledger_admits_only_what_has_a_cap() {
+    let ledger = SpendLedger::strict();
+    let refused = |admitted: Result<Reservation, SpendRefusal>, of: Option<&str>| {
+        let workflow = of.map(Into::into);
+        assert_eq!(admitted.err(), Some(SpendRefusal::Uncapped { workflow }));
+    };
+    let nobody = JobInfo::new("1", "summarise");
+    refused(reserve(&ledger, usd("0")), Some("nightly"));
+    refused(admit(&ledger, &[unpriced()]), Some("nightly"));
+    refused(ledger.admit(&nobody, &[costs(usd("0.1"))]), None);
+    assert!(ledger.workflows().is_empty(), "nothing is kept of a name that is refused");
+
+    // What calls nothing costs nothing.
+    assert!(admit(&ledger, &[]).is_ok() && ledger.admit(&nobody, &[]).is_ok());
+
+    ledger.set_cap("nightly", usd("1")).unwrap();
+    reserve(&ledger, usd("0.4")).unwrap().settle(&usd("0.4").into());
+    let under_way = reserve(&ledger, usd("0.5")).unwrap();
+    assert!(matches!(reserve(&ledger, usd("0.2")), Err(SpendRefusal::OverCap { .. })));
+    // With its last cap lifted it is uncapped: who runs goes on.
+    ledger.lift_cap("nightly", Currency::USD);
+    refused(reserve(&ledger, usd("0.1")), Some("nightly"));
+    under_way.settle(&usd("0.5").into());
+    assert_eq!(spent(&ledger), usd("0.9").into());
+}
+
+#[test]
 fn workflows_do_not_share_their_caps() {
     let ledger = capped(&[usd("1")]);
     let _all = reserve(&ledger, usd("1")).unwrap();

@@ -67,6 +67,12 @@ pub enum SpendRefusal {
         /// The currencies that have a cap.
         caps: Vec<Currency>,
     },
+    /// The ledger is [strict](crate::SpendLedger::strict), and nothing caps the job.
+    #[error("{}; nothing running was stopped", WithoutCap(workflow))]
+    Uncapped {
+        /// Its workflow, which has no cap; `None` for a job of no workflow.
+        workflow: Option<Arc<str>>,
+    },
     /// A gate of the host's own refuses, for its own reason.
     #[error(
         "spend gate `{}` refuses: {}; nothing running was stopped",
@@ -99,6 +105,26 @@ impl SpendRefusal {
                 !reservation.is_saturated() && least <= Sum::of(cap.amount)
             }
             _ => false,
+        }
+    }
+}
+
+/// What has no cap, and what to do about it.
+struct WithoutCap<'a>(&'a Option<Arc<str>>);
+
+impl fmt::Display for WithoutCap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(workflow) => write!(
+                f,
+                "workflow `{}` has no cap, and this ledger admits only what has one; set a cap, or \
+                 look whether the name is right",
+                OneLine(workflow)
+            ),
+            None => f.write_str(
+                "the job is of no workflow, and this ledger admits only what has a cap; say which \
+                 workflow it is of",
+            ),
         }
     }
 }
@@ -162,6 +188,16 @@ mod tests {
             "workflow `nightly` has no cap in EUR, in which model `gpt-x` is priced, but in USD, \
              CHF and JPY; set a cap in EUR as well, or lift the workflow's caps; nothing running \
              was stopped"
+        );
+        assert_eq!(
+            SpendRefusal::Uncapped { workflow: Some("nigthly".into()) }.to_string(),
+            "workflow `nigthly` has no cap, and this ledger admits only what has one; set a cap, or \
+             look whether the name is right; nothing running was stopped"
+        );
+        assert_eq!(
+            SpendRefusal::Uncapped { workflow: None }.to_string(),
+            "the job is of no workflow, and this ledger admits only what has a cap; say which \
+             workflow it is of; nothing running was stopped"
         );
         assert_eq!(
             SpendRefusal::other("office-hours", "nothing costly at night").to_string(),
