@@ -26,7 +26,9 @@ use crate::upstream::UpstreamFailure;
 /// - **Punctual.** With no event, a no stays a no until the instant
 ///   [`earliest_fit`](Self::earliest_fit) named, and then it is a yes.
 ///
-/// The feature `testing` has a contract test that checks the three on an account of your own.
+/// The feature `testing` has a contract test that checks the three on an account of your own, and
+/// that what it says with [`reads_clock`](Self::reads_clock), [`is_fresh`](Self::is_fresh) and
+/// [`reconcile`](Self::reconcile) is so.
 ///
 /// # Panics
 ///
@@ -132,7 +134,8 @@ pub trait Account: Send + Sync + 'static {
     /// change the answer. An instant in the past means now.
     fn earliest_fit(&self, ask: &Ask) -> Option<Instant>;
 
-    /// Corrects a charge to what the work really used, and answers what the charge now holds.
+    /// Corrects a charge to what the work really used, and answers what the charge now holds: that
+    /// is what a [`give`](Self::give) puts back later.
     ///
     /// The default leaves the charge as it is.
     fn reconcile(&self, charge: &Charge, actual_units: u64, now: Instant) -> Amount {
@@ -167,7 +170,8 @@ pub trait Account: Send + Sync + 'static {
         false
     }
 
-    /// Whether forgetting the account now would forgive nothing and double no limit.
+    /// Whether forgetting the account now would forgive nothing and double no limit: one built
+    /// anew would grant no more, now or later, but for what the host changed.
     fn is_fresh(&self, now: Instant) -> bool {
         self.in_use(now) == 0
     }

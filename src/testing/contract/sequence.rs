@@ -2,23 +2,26 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, advance};
+use tokio::time::Instant;
 
+use super::coverage::Met;
+use super::sizes::Sizes;
 use super::subject::{Answer, Checked, Opinion, Subject};
+use super::twins::Twins;
+use super::words::of;
 use super::{AccountContract, Law};
 use crate::account::{Account, Ask, Charge};
 use crate::amount::Amount;
 use crate::testing::Draw;
+use crate::testing::announcements::Announced;
 use crate::upstream::UpstreamFailure;
 
-/// Further ahead than this nobody waits for a deadline.
-const HORIZON: Duration = Duration::from_secs(7 * 86_400);
-const NANO: Duration = Duration::from_nanos(1);
-
 pub(super) struct Sequence<'a, A> {
-    contract: &'a AccountContract<A>,
-    subject: Subject<A>,
-    draw: Draw,
+    pub(super) contract: &'a AccountContract<A>,
+    pub(super) subject: Subject<A>,
+    pub(super) twins: Twins<A>,
+    pub(super) draw: Draw,
+    pub(super) sizes: Sizes,
     next_id: u64,
     held: Vec<Charge>,
 }
@@ -28,13 +31,24 @@ impl<'a, A: Account> Sequence<'a, A> {
         Self {
             contract,
             subject: Subject::new((contract.fresh)(), seed),
+            twins: Twins::new((contract.fresh)(), (contract.fresh)()),
+            sizes: Sizes::default(),
             draw: Draw::new(seed),
             next_id: 1,
             held: Vec::new(),
         }
     }
 
-    pub(super) async fn run(mut self) -> Checked {
+    pub(super) async fn run(mut self) -> Checked<Met> {
+        self.sizes.capacity = self.subject.capacity()?;
+        let of_tokens = self.fresh_ask(Amount::tokens(0));
+        self.sizes.in_tokens =
+            self.draw.one_in(2) && self.subject.answer(&of_tokens)? != Answer::Refused;
+        // Some histories end where the account first says it is fresh, from some step on.
+        let ends_fresh_from = match self.draw.one_in(3) {
+            true => self.draw.between(1..=u64::from(self.contract.steps)),
+            false => u64::MAX,
+        };
         for step in 1..=self.contract.steps {
             self.subject.step = step;
             match self.draw.between(0..=11) {
@@ -46,11 +60,21 @@ impl<'a, A: Account> Sequence<'a, A> {
                 8 => self.let_something_happen()?,
                 9 => self.ask_for_oddities()?,
                 10 => self.wait_for_a_yes().await?,
-                _ => self.pass_time().await,
+                _ => self.pass_time().await?,
             }
             self.subject.read()?;
+            let is_fresh = self.subject.is_fresh()?;
+            if is_fresh && self.draw.one_in(2) {
+                self.compare_with_a_new_one("")?;
+            }
+            if is_fresh && u64::from(step) >= ends_fresh_from {
+                break;
+            }
         }
-        self.give_all()
+        self.pass_ages().await?;
+        self.give_all()?;
+        self.use_beside_a_new_one().await?;
+        Ok(self.subject.met())
     }
 
     fn compare_sizes(&mut self) -> Checked {
@@ -61,13 +85,25 @@ impl<'a, A: Account> Sequence<'a, A> {
         if self.subject.answer(&large)? != Answer::Yes {
             return Ok(());
         }
-        for less in [small, alone] {
-            let answer = self.subject.answer(&less)?;
-            if answer != Answer::Yes {
-                let what =
-                    format!("it says {answer:?} to {less:?}, but Yes to the larger {large:?}");
-                return self.subject.breach(Law::Monotone, what);
-            }
+        let answer = self.subject.answer(&alone)?;
+        if answer != Answer::Yes {
+            let what = format!(
+                "it grants {}, and says {answer} to those {} alone: `fits` must leave \
+                 `reserved_ahead` for the head of the line, so count `ask.total()`, not `ask.mine`",
+                of(&large),
+                of(&alone),
+            );
+            return self.subject.breach(Law::Monotone, what);
+        }
+        let answer = self.subject.answer(&small)?;
+        if answer != Answer::Yes {
+            let what = format!(
+                "it grants {}, and in the same state says {answer} to {}, which is no more: \
+                 `fits` must grant all that is smaller than what it grants",
+                of(&large),
+                of(&small),
+            );
+            return self.subject.breach(Law::Monotone, what);
         }
         Ok(())
     }
@@ -76,26 +112,48 @@ impl<'a, A: Account> Sequence<'a, A> {
         let ask = self.ask();
         let (before, in_use) = (self.opinions()?, self.subject.in_use()?);
         self.subject.ear.take();
-        if let Some(charge) = self.subject.try_take(&ask)? {
+        let mut did = format!("the try to take {}", of(&ask));
+        let mut hint = "`give` must put back what `try_take` took, and one that answers no \
+                        must take nothing";
+        if let Some(mut charge) = self.subject.try_take(&ask)? {
+            did = format!("a take of {}, given back at once,", of(&ask));
+            if self.draw.one_in(2) {
+                let actual = self.amount().units;
+                let was = charge.amount;
+                charge.amount = self.subject.reconcile(&charge, actual)?;
+                did = format!(
+                    "a take of {}, corrected by `reconcile` from {was} to {actual} units, which \
+                     answered {}, and given back at once,",
+                    of(&ask),
+                    charge.amount,
+                );
+                hint = "`reconcile` must answer what the account now holds for the charge, and \
+                        `give` must put that back";
+            }
             let back = self.subject.call("give", |account| account.give(&charge, ask.now))?;
-            if back != ask.mine {
-                let what = format!("of {ask:?}, taken and given at once, {back:?} came back");
+            if back != charge.amount {
+                let what = format!("of {did} `give` answered {back}: {hint}");
                 return self.subject.breach(Law::Balanced, what);
             }
             if self.subject.ear.take().grew {
-                let what = "`give` announced `grew`; a failed attempt would wake itself for ever";
+                let what = "`give` announced `grew`; a failed attempt would wake itself for ever: \
+                            the monitor knows of a give, so announce nothing";
                 return self.subject.breach(Law::Announced, what.to_owned());
             }
         }
         let now_in_use = self.subject.in_use()?;
         if now_in_use != in_use {
-            let what = format!("{in_use} were in use, and after {ask:?} undone {now_in_use} are");
+            let what =
+                format!("{did} left {now_in_use} in use, where {in_use} were before: {hint}");
             return self.subject.breach(Law::Balanced, what);
         }
         for opinion in before {
             let after = self.subject.opinion(opinion.ask)?;
             if (after.answer, after.earliest) != (opinion.answer, opinion.earliest) {
-                let what = format!("{ask:?} undone changed {opinion:?} to {after:?}");
+                let what = format!(
+                    "{did} turned its {opinion} to {} into {after}: {hint}",
+                    of(&opinion.ask)
+                );
                 return self.subject.breach(Law::Balanced, what);
             }
         }
@@ -126,7 +184,10 @@ impl<'a, A: Account> Sequence<'a, A> {
         }
         let in_use = self.subject.in_use()?;
         if self.subject.is_released() && in_use != 0 {
-            let what = format!("everything was given back, and {in_use} are in use");
+            let what = format!(
+                "everything was given back, and {in_use} are in use: `give` must credit all that \
+                 the charge holds"
+            );
             return self.subject.breach(Law::Balanced, what);
         }
         Ok(())
@@ -134,17 +195,12 @@ impl<'a, A: Account> Sequence<'a, A> {
 
     fn correct_one(&mut self) -> Checked {
         let Some(index) = self.pick() else { return Ok(()) };
-        let (charge, now) = (self.held[index], Instant::now());
+        let charge = self.held[index];
         let actual = match self.draw.one_in(8) {
             true => u64::MAX / 2,
-            false => (self.contract.amounts)(&mut self.draw).units,
+            false => self.amount().units,
         };
-        self.subject.ear.take();
-        self.held[index].amount =
-            self.subject.call("reconcile", |account| account.reconcile(&charge, actual, now))?;
-        if self.subject.ear.take().grew {
-            return self.subject.breach(Law::Announced, "`reconcile` announced `grew`".to_owned());
-        }
+        self.held[index].amount = self.subject.reconcile(&charge, actual)?;
         Ok(())
     }
 
@@ -158,7 +214,13 @@ impl<'a, A: Account> Sequence<'a, A> {
         }
         let (name, event) = &contract.events[choice as usize];
         let mut draw = Draw::new(self.draw.any());
-        self.watch(name, |account| event(account, &mut draw))
+        self.twins.tell(name, |account| event(account, &mut draw.clone()));
+        let before = self.subject.capacity()?;
+        let heard = self.watch(name, |account| event(account, &mut draw))?;
+        if heard.may_refuse || self.subject.capacity()? != before {
+            self.twins.follow_events();
+        }
+        Ok(())
     }
 
     /// What comes back from the work under a charge.
@@ -170,14 +232,14 @@ impl<'a, A: Account> Sequence<'a, A> {
                 let successes = self.draw.between(1..=4);
                 self.watch("on_success", |account| {
                     (0..successes).for_each(|_| account.on_success(&charge, now));
-                })
+                })?;
             }
             1 => {
                 let failure = UpstreamFailure::status(429, "contract", "slow down")
                     .with_retry_after(Duration::from_secs(self.draw.between(0..=20)));
                 self.watch("on_upstream_failure", |account| {
                     account.on_upstream_failure(&failure, &charge, now);
-                })
+                })?;
             }
             _ => {
                 self.held.swap_remove(index);
@@ -185,23 +247,25 @@ impl<'a, A: Account> Sequence<'a, A> {
                     self.subject.give(&charge)?;
                 }
                 let reported = self.draw.one_in(2);
-                self.watch("settled", |account| account.settled(&charge, reported, now))
+                self.watch("settled", |account| account.settled(&charge, reported, now))?;
             }
         }
+        Ok(())
     }
 
     /// Lets something happen, and compares what it changed with what it announced.
-    fn watch(&mut self, event: &'static str, happen: impl FnOnce(&A)) -> Checked {
+    fn watch(&mut self, event: &'static str, happen: impl FnOnce(&A)) -> Checked<Announced> {
         let before = self.opinions()?;
         self.subject.ear.take();
         self.subject.call(event, happen)?;
         let heard = self.subject.ear.take();
-        self.subject.compare(event, &before, heard)
+        self.subject.compare(event, &before, heard)?;
+        Ok(heard)
     }
 
     fn ask_for_oddities(&mut self) -> Checked {
         let most = Amount { requests: u32::MAX, units: u64::MAX };
-        let fair = (self.contract.amounts)(&mut self.draw);
+        let fair = self.amount();
         for (mine, ahead) in [
             (most, Amount::NONE),
             (Amount { requests: 1, ..most }, Amount::NONE),
@@ -213,10 +277,16 @@ impl<'a, A: Account> Sequence<'a, A> {
             let ask = self.fresh_ask(mine).behind(ahead);
             self.subject.opinion(ask)?;
             if self.subject.answer(&ask)? == Answer::Yes || self.subject.try_take(&ask)?.is_some() {
-                let law = if mine.is_saturated() { Law::Steady } else { Law::Monotone };
-                return self
-                    .subject
-                    .breach(law, format!("it grants {ask:?}, which nothing can cover"));
+                let (law, hint) = match mine.is_saturated() {
+                    true => (Law::Steady, "refuse an amount that `is_saturated`"),
+                    false => (
+                        Law::Monotone,
+                        "`fits` must leave `reserved_ahead` for the head of the line, so count \
+                         `ask.total()`, and sums must not wrap",
+                    ),
+                };
+                let what = format!("it grants {}, which nothing can cover: {hint}", of(&ask));
+                return self.subject.breach(law, what);
             }
         }
         let (none, in_use) = (self.fresh_ask(Amount::NONE), self.subject.in_use()?);
@@ -224,100 +294,54 @@ impl<'a, A: Account> Sequence<'a, A> {
             let during = self.subject.in_use()?;
             let back = self.subject.call("give", |account| account.give(&charge, none.now))?;
             if during != in_use || !back.is_none() {
-                let what = format!("a take of nothing put {during} in use from {in_use}");
+                let what = format!(
+                    "a take of nothing left {during} in use, where {in_use} were before, and gave \
+                     {back} back: an ask for nothing must take and give nothing"
+                );
                 return self.subject.breach(Law::Balanced, what);
             }
         }
         Ok(())
     }
 
-    async fn wait_for_a_yes(&mut self) -> Checked {
-        let ask = self.ask();
-        let opinion = self.subject.opinion(ask)?;
-        if opinion.answer != Answer::No {
-            return Ok(());
-        }
-        let Some(at) = opinion.earliest else {
-            for _ in 0..3 {
-                self.pass_time().await;
-                self.expect_not_yet(&ask, "without an event, though it named no instant")?;
-            }
-            return Ok(());
-        };
-        let wait = at.saturating_duration_since(ask.now);
-        if wait.is_zero() {
-            let what = format!("it says No to {ask:?}, and names an instant that has come");
-            return self.subject.breach(Law::Punctual, what);
-        }
-        if wait > HORIZON {
-            return Ok(());
-        }
-        for _ in 0..self.draw.between(0..=3) {
-            let left = at.saturating_duration_since(Instant::now());
-            let some = self.draw.between(0..=u64::try_from(left.as_nanos()).unwrap_or(0));
-            advance(Duration::from_nanos(some).min(left.saturating_sub(NANO))).await;
-            self.expect_not_yet(&ask, "before the instant it named")?;
-            self.subject.read()?;
-        }
-        let left = at.saturating_duration_since(Instant::now());
-        advance(left.saturating_sub(NANO)).await;
-        self.expect_not_yet(&ask, "a nanosecond before the instant it named")?;
-        advance(at.saturating_duration_since(Instant::now())).await;
-        let answer = self.subject.answer(&ask.at(at))?;
-        if answer != Answer::Yes {
-            let what = format!("it says {answer:?} to {ask:?} at {at:?}, the instant it named");
-            return self.subject.breach(Law::Punctual, what);
-        }
-        Ok(())
-    }
-
-    fn expect_not_yet(&self, ask: &Ask, when: &str) -> Checked {
-        let ask = ask.at(Instant::now());
-        if self.subject.answer(&ask)? == Answer::Yes {
-            let what = format!("its No became Yes {when}, for {ask:?}");
-            return self.subject.breach(Law::Punctual, what);
-        }
-        Ok(())
-    }
-
-    async fn pass_time(&mut self) {
-        let most = u64::try_from(self.contract.span.as_nanos()).unwrap_or(u64::MAX);
-        // As often a moment as a long while.
-        let most = most >> self.draw.between(0..=30);
-        let nanos = self.draw.between(0..=most);
-        advance(Duration::from_nanos(nanos)).await;
-    }
-
     /// What the account thinks of some asks now.
     fn opinions(&mut self) -> Checked<Vec<Opinion>> {
-        (0..10)
-            .map(|_| {
-                let ask = self.ask();
-                self.subject.opinion(ask)
-            })
-            .collect()
+        self.some_opinions(10)
     }
 
-    fn ask(&mut self) -> Ask {
-        let mine = (self.contract.amounts)(&mut self.draw);
+    pub(super) fn some_opinions(&mut self, count: usize) -> Checked<Vec<Opinion>> {
+        let mut opinions = Vec::with_capacity(count);
+        for _ in 0..count {
+            let ask = self.ask();
+            opinions.push(self.subject.opinion(ask)?);
+        }
+        Ok(opinions)
+    }
+
+    pub(super) fn ask(&mut self) -> Ask {
+        let mine = self.amount();
         let ask = self.fresh_ask(mine);
         match self.draw.one_in(2) {
-            true => ask.behind((self.contract.amounts)(&mut self.draw)),
+            true => ask.behind(self.amount()),
             false => ask,
         }
     }
 
-    fn fresh_ask(&mut self, mine: Amount) -> Ask {
+    pub(super) fn amount(&mut self) -> Amount {
+        match &self.contract.amounts {
+            Some(amounts) => amounts(&mut self.draw),
+            None => self.sizes.draw(&mut self.draw),
+        }
+    }
+
+    pub(super) fn fresh_ask(&mut self, mine: Amount) -> Ask {
         self.next_id += 1;
         Ask::new(self.next_id, mine, Instant::now())
     }
 
     /// An amount that makes sense and is not larger.
-    fn at_most(&mut self, amount: Amount) -> Amount {
-        (0..4)
-            .map(|_| (self.contract.amounts)(&mut self.draw))
-            .find(|&less| amount.covers(less))
-            .unwrap_or(Amount::NONE)
+    pub(super) fn at_most(&mut self, amount: Amount) -> Amount {
+        (0..4).map(|_| self.amount()).find(|&less| amount.covers(less)).unwrap_or(Amount::NONE)
     }
 
     fn pick(&mut self) -> Option<usize> {

@@ -4,6 +4,7 @@ use crate::error::ConfigError;
 use crate::events::Category;
 use crate::limits::{CountingGate, DatabaseGate, Limits, TokenBucket};
 use crate::sync::Mutex;
+use crate::upstream::UpstreamFailure;
 use tokio::time::Instant;
 
 #[test]
@@ -73,9 +74,16 @@ enum Fault {
     ChangesItsNature,
     PanicsAtNothing,
     GrantsTheUncountable,
+    ClaimsToReadNoClock,
+    ClaimsToBeFresh,
+    ForgetsThatItIsClosed,
+    ForgetsThatItIsSlow,
+    CorrectsAndAnswersTheOld,
+    AnswersAndCorrectsNothing,
 }
 
-/// A gate that is closed for ten seconds after every take, unless broken.
+/// A gate that is closed for ten seconds after every third take, and for twenty since an upstream
+/// failed, unless broken.
 struct Faulty {
     link: AccountLink,
     fault: Fault,
@@ -89,11 +97,19 @@ struct Shop {
     opens_at: Option<Instant>,
     /// Takes so far.
     count: u32,
+    is_slow: bool,
+}
+
+impl Shop {
+    const fn closes_for(&self) -> Duration {
+        Duration::from_secs(if self.is_slow { 20 } else { 10 })
+    }
 }
 
 impl Faulty {
     fn fresh(fault: Fault) -> Result<Arc<Self>, ConfigError> {
-        let state = Mutex::new(Shop { seats: 6, taken: 0, opens_at: None, count: 0 });
+        let state =
+            Mutex::new(Shop { seats: 6, taken: 0, opens_at: None, count: 0, is_slow: false });
         Ok(Arc::new(Self { link: AccountLink::new("faulty")?, fault, state }))
     }
 
@@ -207,7 +223,7 @@ impl Account for Faulty {
         state.taken = state.taken.saturating_add(ask.mine.requests);
         state.count += 1;
         if state.count.is_multiple_of(3) {
-            state.opens_at = Some(ask.now + Duration::from_secs(10));
+            state.opens_at = Some(ask.now + state.closes_for());
         }
         drop(state);
         Ok(Some(ask.now))
@@ -220,8 +236,8 @@ impl Account for Faulty {
             Fault::LeaksAtTheEnd => u32::from(now > charge.at),
             _ => 0,
         };
-        state.taken -= charge.amount.requests.saturating_sub(lost);
-        if state.opens_at == Some(charge.at + Duration::from_secs(10)) {
+        state.taken = state.taken.saturating_sub(charge.amount.requests.saturating_sub(lost));
+        if state.opens_at == Some(charge.at + state.closes_for()) {
             state.opens_at = None;
             state.count -= 1;
         }
@@ -243,11 +259,48 @@ impl Account for Faulty {
             _ => Some(at),
         }
     }
+
+    fn reads_clock(&self) -> bool {
+        !self.is(Fault::ClaimsToReadNoClock)
+    }
+
+    /// Fewer may come than were announced, and not more.
+    fn reconcile(&self, charge: &Charge, actual: u64, _: Instant) -> Amount {
+        let announced = charge.amount.requests;
+        let came = u32::try_from(actual).unwrap_or(announced).min(announced);
+        if !self.is(Fault::AnswersAndCorrectsNothing) {
+            let mut state = self.state.lock();
+            state.taken = state.taken.saturating_sub(announced - came);
+        }
+        match self.fault {
+            Fault::CorrectsAndAnswersTheOld => charge.amount,
+            _ => Amount::permits(came),
+        }
+    }
+
+    fn on_upstream_failure(&self, _: &UpstreamFailure, _: &Charge, _: Instant) {
+        self.state.lock().is_slow = true;
+    }
+
+    fn is_fresh(&self, now: Instant) -> bool {
+        let state = self.state.lock();
+        let is_open = state.opens_at.is_none_or(|at| now >= self.really_opens_at(at));
+        let is_at_the_start = state.count.is_multiple_of(3);
+        let is_empty = state.taken == 0 && is_at_the_start;
+        match self.fault {
+            Fault::ClaimsToBeFresh => true,
+            Fault::ForgetsThatItIsClosed => is_empty && !state.is_slow,
+            Fault::ForgetsThatItIsSlow => is_empty && is_open,
+            _ => is_empty && is_open && !state.is_slow,
+        }
+    }
 }
 
 #[test]
 fn an_account_without_a_fault_passes() {
-    Faulty::contract(Fault::None).assert();
+    for seed in [1, 10_000, 20_000] {
+        Faulty::contract(Fault::None).seed(seed).assert();
+    }
 }
 
 #[test]
@@ -269,6 +322,12 @@ fn every_fault_is_caught_and_named() {
         (Fault::ChangesItsNature, Law::Steady),
         (Fault::PanicsAtNothing, Law::Steady),
         (Fault::GrantsTheUncountable, Law::Steady),
+        (Fault::ClaimsToReadNoClock, Law::Honest),
+        (Fault::ClaimsToBeFresh, Law::Honest),
+        (Fault::ForgetsThatItIsClosed, Law::Honest),
+        (Fault::ForgetsThatItIsSlow, Law::Honest),
+        (Fault::CorrectsAndAnswersTheOld, Law::Balanced),
+        (Fault::AnswersAndCorrectsNothing, Law::Balanced),
     ] {
         let violation = match Faulty::contract(fault).check() {
             Err(violation) => violation,
@@ -281,6 +340,8 @@ fn every_fault_is_caught_and_named() {
         let text = violation.to_string();
         let named = format!("`faulty` is not {law}");
         assert!(text.starts_with(&named) && text.contains(&format!("seed {seed}")), "{text}");
+        let is_in_words = !["Ask {", "Amount {", "Instant {"].iter().any(|raw| text.contains(raw));
+        assert!(is_in_words, "{fault:?}: {text}");
     }
 }
 
@@ -288,4 +349,205 @@ fn every_fault_is_caught_and_named() {
 #[should_panic(expected = "`faulty` is not balanced")]
 fn assert_panics_with_the_violation() {
     Faulty::contract(Fault::Leaks).assert();
+}
+
+#[test]
+fn a_reservation_that_is_ignored_is_told_in_words() {
+    let violation = Faulty::contract(Fault::IgnoresTheReservation).check().unwrap_err();
+    assert!(violation.what.contains("reserved ahead"), "{violation}");
+    assert!(violation.what.contains("`fits` must leave `reserved_ahead`"), "{violation}");
+    assert!(violation.what.contains("count `ask.total()`"), "{violation}");
+}
+
+/// So much a day, which begins with the first use, and may be the last.
+struct Quota {
+    link: AccountLink,
+    kind: QuotaKind,
+    day: Mutex<Day>,
+}
+
+/// How it counts, and what it says of that.
+#[derive(Clone, Copy)]
+struct QuotaKind {
+    most: u64,
+    /// Whether there is another day.
+    renews: bool,
+    /// Whether it names the instant of it.
+    tells: bool,
+    reads_clock: bool,
+}
+
+#[derive(Default)]
+struct Day {
+    began: Option<Instant>,
+    used: u64,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+const DAILY: QuotaKind = QuotaKind { most: 100, renews: true, tells: true, reads_clock: true };
+
+impl Quota {
+    fn contract(kind: QuotaKind) -> AccountContract<Self> {
+        AccountContract::new(move || {
+            let link = AccountLink::new("quota").unwrap();
+            Arc::new(Self { link, kind, day: Mutex::default() })
+        })
+    }
+
+    /// When the day is over that began, if it will be.
+    fn ends(&self, day: &Day) -> Option<Instant> {
+        day.began.filter(|_| self.kind.renews).map(|began| began + DAY)
+    }
+
+    fn used(&self, day: &Day, now: Instant) -> u64 {
+        if self.ends(day).is_some_and(|end| now >= end) { 0 } else { day.used }
+    }
+
+    fn answer(&self, day: &Day, ask: &Ask) -> Result<bool, Refusal> {
+        let most = self.kind.most;
+        if ask.mine.units > most || ask.mine.is_saturated() {
+            return Err(Refusal::never_fits(ask.mine, most));
+        }
+        let (total, used) = (ask.total(), self.used(day, ask.now));
+        Ok(!total.is_saturated() && used.saturating_add(total.units) <= most)
+    }
+}
+
+impl Account for Quota {
+    fn link(&self) -> &AccountLink {
+        &self.link
+    }
+
+    fn category(&self) -> Category {
+        Category::Other("quota".into())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.kind.most
+    }
+
+    fn in_use(&self, now: Instant) -> u64 {
+        self.used(&self.day.lock(), now)
+    }
+
+    fn summary(&self, now: Instant) -> String {
+        format!("{} of {}", self.in_use(now), self.kind.most)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Time
+    }
+
+    fn reads_clock(&self) -> bool {
+        self.kind.reads_clock
+    }
+
+    fn fits(&self, ask: &Ask) -> Result<bool, Refusal> {
+        self.answer(&self.day.lock(), ask)
+    }
+
+    fn try_take(&self, ask: &Ask) -> Result<Option<Instant>, Refusal> {
+        let mut day = self.day.lock();
+        if !self.answer(&day, ask)? {
+            return Ok(None);
+        }
+        if ask.mine.units > 0 {
+            day.used = self.used(&day, ask.now) + ask.mine.units;
+            if self.ends(&day).is_none_or(|end| ask.now >= end) {
+                day.began = Some(ask.now);
+            }
+        }
+        drop(day);
+        Ok(Some(ask.now))
+    }
+
+    fn give(&self, charge: &Charge, now: Instant) -> Amount {
+        let mut day = self.day.lock();
+        let is_of_today = day.began.is_some_and(|began| charge.at >= began);
+        if charge.amount.units == 0 || !is_of_today || self.used(&day, now) == 0 {
+            return Amount { units: 0, ..charge.amount };
+        }
+        day.used -= charge.amount.units;
+        if day.used == 0 {
+            day.began = None;
+        }
+        drop(day);
+        charge.amount
+    }
+
+    fn earliest_fit(&self, ask: &Ask) -> Option<Instant> {
+        let is_never = ask.total().is_saturated() || ask.total().units > self.kind.most;
+        self.ends(&self.day.lock()).filter(|_| self.kind.tells && !is_never)
+    }
+}
+
+fn expect_untested<A: Account>(contract: &AccountContract<A>, hints: &[&str]) {
+    let violation = contract.check().unwrap_err();
+    assert_eq!(violation.law, Law::Tested, "{violation}");
+    let text = violation.to_string();
+    assert!(hints.iter().all(|hint| text.contains(hint)), "{text}");
+    assert!(!text.contains("step 0"), "{text}");
+}
+
+#[test]
+fn a_limit_that_no_history_reached_is_told_with_what_to_set() {
+    let fresh = || CountingGate::new("gate", 1_000).unwrap();
+    expect_untested(
+        &AccountContract::new(fresh).permits_up_to(4),
+        &["`gate` is not tested", "heard a no", "`permits_up_to`", "capacity is 1000"],
+    );
+    AccountContract::new(fresh).permits_up_to(4).never_says_no().assert();
+    expect_untested(
+        &AccountContract::new(fresh)
+            .amounts(|draw| Amount::permits(draw.between(2_000..=3_000) as u32)),
+        &["heard a yes", "Ask for less"],
+    );
+    // A repeat of one history is not a test.
+    AccountContract::new(fresh).permits_up_to(4).sequences(1).assert();
+}
+
+#[test]
+fn a_limit_whose_size_is_not_named_is_reached_by_its_capacity() {
+    AccountContract::new(|| CountingGate::new("gate", 1_000_000).unwrap()).assert();
+    AccountContract::new(|| TokenBucket::new("bucket", Limits::per_minute(10, 90_000)).unwrap())
+        .assert();
+    Quota::contract(QuotaKind { most: 1_000_000, ..DAILY }).assert();
+    Quota::contract(QuotaKind { most: u64::MAX - 1, ..DAILY }).assert();
+}
+
+#[test]
+fn a_span_too_short_to_see_anything_come_back_is_told_with_what_to_set() {
+    let silent = || Quota::contract(QuotaKind { tells: false, ..DAILY });
+    expect_untested(&silent(), &["`quota` is not tested", "Set `span` (it is 120s)"]);
+    let violation = silent().span(DAY + DAY / 4).check().unwrap_err();
+    assert_eq!(violation.law, Law::Punctual, "{violation}");
+    assert!(violation.what.contains("`earliest_fit` named no instant"), "{violation}");
+}
+
+#[test]
+fn a_budget_for_good_says_that_nothing_comes_back() {
+    let budget = || Quota::contract(QuotaKind { renews: false, ..DAILY });
+    expect_untested(&budget(), &["`never_comes_back`"]);
+    budget().never_comes_back().assert();
+}
+
+/// A new one's day begins later, so it recovers later.
+#[test]
+fn a_day_that_began_before_a_new_ones_is_no_breach() {
+    for seed in [1, 10_000, 20_000] {
+        Quota::contract(DAILY).seed(seed).assert();
+        Quota::contract(DAILY).seed(seed).span(DAY + DAY / 4).assert();
+    }
+}
+
+#[test]
+fn a_clock_that_is_read_against_an_accounts_word_is_found_whatever_the_span() {
+    for tells in [false, true] {
+        let secretive = QuotaKind { tells, reads_clock: false, ..DAILY };
+        for span in [Duration::from_millis(1), Duration::from_secs(120), DAY * 2] {
+            let violation = Quota::contract(secretive).span(span).check().unwrap_err();
+            assert_eq!(violation.law, Law::Honest, "{violation}");
+            assert!(violation.what.contains("`reads_clock` says false"), "{violation}");
+        }
+    }
 }
