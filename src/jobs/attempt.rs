@@ -253,6 +253,9 @@ impl Attempts<'_> {
         let unrecorded =
             if failure.is_some() { Unrecorded::Nothing } else { Unrecorded::AsReserved };
         record.spent(&tenure.settle_bill(unrecorded));
+        if let Some(failure) = failure {
+            record.last_failure = Some(failure.clone());
+        }
 
         if matches!(worked, Worked::Overdue(_)) {
             tenure.abandon().await;
