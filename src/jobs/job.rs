@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -186,7 +185,7 @@ impl Called {
             Err(_) => "panicked",
         };
         drop(outcome);
-        let result = ended.unwrap_or_else(|payload| resume_unwind(payload));
+        let result = ended.unwrap_or_else(|payload| payload.resume());
         Finished { result, record }
     }
 }

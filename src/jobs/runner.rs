@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::resume_unwind;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -304,7 +303,7 @@ impl Parts {
         let is_last = attempt > retries.max_retries;
         let draw = || self.random.lock().f64();
         match fault {
-            Fault::Panic(payload) => resume_unwind(payload),
+            Fault::Panic(payload) => payload.resume(),
             Fault::Run(RunError::Admit(error)) => {
                 let wait = retries.wait_out(&error, Instant::now(), draw);
                 let Some(wait) = wait.filter(|_| !is_last) else {

@@ -14,6 +14,7 @@ use admit::{
 };
 use futures::FutureExt;
 use tokio::runtime::Builder;
+use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
 use tracing::{Event, Subscriber, span};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
@@ -350,4 +351,26 @@ async fn a_log_whose_listener_panics_costs_neither_an_answer_nor_a_settlement_no
     let mut waits = pin!(unstarted.admit(Demand::new().permit(&world.own)));
     assert!(poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending())).await);
     drop(all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_job_panicked_with_ends_quietly_where_nobody_gets_it() {
+    let world = World::new();
+    // Its run is dropped in the middle of the clean-up, by somebody who panics.
+    let run = world.runner.run(world.everything().transactional(), |_| async {
+        yield_now().await;
+        panic_any(Bomb) as Result<(), String>
+    });
+    let mut run = Box::pin(run);
+    while !world.log.text().contains("rollback") {
+        let polled = poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await;
+        assert!(polled);
+        yield_now().await;
+    }
+    let drops = catch_unwind(AssertUnwindSafe(move || {
+        let _run = run;
+        panic_any("the owner's");
+    }));
+    assert_eq!(drops.unwrap_err().downcast_ref(), Some(&"the owner's"));
+    world.settled().await;
 }
