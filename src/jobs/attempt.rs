@@ -1,6 +1,5 @@
 //! One attempt, in order.
 
-use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -21,7 +20,7 @@ use super::run_error::{RunError, RunStage, TimeoutCause};
 use super::spend::SpendGate;
 use super::stop::{Stop, Stopped};
 use super::tenure::Tenure;
-use crate::caught::{caught, contain};
+use crate::caught::{Payload, caught, contain};
 use crate::db::{DbVerb, in_scope};
 use crate::error::AdmitError;
 use crate::grant::Grant;
@@ -42,7 +41,7 @@ pub(super) enum Fault<E> {
     /// The job's own error: whether there is another attempt is not for this one to say.
     Job(E),
     Run(RunError<E>),
-    Panic(Box<dyn Any + Send>),
+    Panic(Payload),
 }
 
 impl<E> From<RunError<E>> for Fault<E> {
@@ -52,7 +51,7 @@ impl<E> From<RunError<E>> for Fault<E> {
 }
 
 /// A step's fault, where it panicked too: that is held back until everything is.
-fn faulty<T, E>(step: Result<Result<T, RunError<E>>, Box<dyn Any + Send>>) -> Result<T, Fault<E>> {
+fn faulty<T, E>(step: Result<Result<T, RunError<E>>, Payload>) -> Result<T, Fault<E>> {
     step.map_err(Fault::Panic)?.map_err(Fault::Run)
 }
 
@@ -60,7 +59,7 @@ fn faulty<T, E>(step: Result<Result<T, RunError<E>>, Box<dyn Any + Send>>) -> Re
 enum Worked<T, E> {
     Done(T),
     Failed(E),
-    Panicked(Box<dyn Any + Send>),
+    Panicked(Payload),
     /// Its token was cancelled, and it was dropped.
     Cancelled,
     /// Its time was over, and it ended by itself.
@@ -248,11 +247,14 @@ impl Attempts<'_> {
         }));
         let (failure, panic) = match failure {
             Ok(failure) => (failure, None),
-            Err(payload) => (None, Some(payload)),
+            Err(payload) => (None, Some(Payload::of(payload))),
         };
         let unrecorded =
             if failure.is_some() { Unrecorded::Nothing } else { Unrecorded::AsReserved };
         record.spent(&tenure.settle_bill(unrecorded));
+        if let Some(failure) = failure {
+            record.last_failure = Some(failure.clone());
+        }
 
         if matches!(worked, Worked::Overdue(_)) {
             tenure.abandon().await;

@@ -180,7 +180,7 @@ impl OpenHandle {
         match caught(pin!(self.bounded(verb))).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => self.log_failure(verb, error),
-            Err(payload) => self.log_panic(format_args!("{verb}"), payload),
+            Err(payload) => self.log_panic(format_args!("{verb}"), payload.into_inner()),
         }
         self.abort();
     }

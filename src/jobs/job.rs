@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::thread::panicking;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -20,6 +20,7 @@ use super::run_error::RunError;
 use super::runner::Parts;
 use super::stop::Stop;
 use crate::amount::JobInfo;
+use crate::caught::{caught, say};
 use crate::one_line::OneLine;
 use crate::sync::Arc;
 
@@ -74,8 +75,9 @@ impl Job {
     ///
     /// At its end the job is told through [`Resources::cancelled`]. After a grace of a tenth of the
     /// time (at least 0.5 s, at most 30 s) its future is dropped, and its sessions are aborted.
-    /// Whatever the job answers within the grace, it is rolled back, and so is a transaction of one that
-    /// computed past both without an await.
+    /// Whatever the job answers after it was told, it is rolled back. One that computed past its time
+    /// without an await cannot be told: what it answers is done, and its transaction committed, unless
+    /// the grace has passed too; then that is rolled back.
     pub const fn within(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
@@ -168,19 +170,22 @@ impl Called {
         let Self { parts, requirements, stop, retries } = self;
         let mut record = JobRecord::new(requirements.job());
         let span = span_of(&record.job);
-        let mut outcome = Outcome { span: &span, record: &mut record, word: None };
-        let result = match Handle::try_current() {
+        let mut outcome = Outcome { span: &span, record: &mut record, word: "dropped" };
+        let ended = match Handle::try_current() {
             Ok(runtime) => {
                 let retries = retries.as_ref();
-                parts
-                    .run(requirements, retries, stop, runtime, &mut job, outcome.record)
-                    .instrument(span.clone())
-                    .await
+                let run = parts.run(requirements, retries, stop, runtime, &mut job, outcome.record);
+                caught(pin!(run.instrument(span.clone()))).await
             }
-            Err(_) => Err(RunError::NoRuntime),
+            Err(_) => Ok(Err(RunError::NoRuntime)),
         };
-        outcome.word = Some(result.as_ref().map_or_else(RunError::word, |_| "done"));
+        outcome.word = match &ended {
+            Ok(Ok(_)) => "done",
+            Ok(Err(error)) => error.word(),
+            Err(_) => "panicked",
+        };
         drop(outcome);
+        let result = ended.unwrap_or_else(|payload| payload.resume());
         Finished { result, record }
     }
 }
@@ -189,15 +194,16 @@ impl Called {
 struct Outcome<'a> {
     span: &'a Span,
     record: &'a mut JobRecord,
-    /// The answer in a word.
-    word: Option<&'static str>,
+    /// The answer in a word; what is dropped has none.
+    word: &'static str,
 }
 
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
-        let unanswered = || if panicking() { "panicked" } else { "dropped" };
-        self.span.record("attempts", self.record.attempts);
-        self.span.record("outcome", self.word.unwrap_or_else(unanswered));
+        say(|| {
+            self.span.record("attempts", self.record.attempts);
+            self.span.record("outcome", self.word);
+        });
     }
 }
 

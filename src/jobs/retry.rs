@@ -37,12 +37,13 @@ pub struct RetryPolicy {
     pub overload: RangeInclusive<Duration>,
     /// The wait is multiplied by the number of failed attempts, at most by this. Default 10.
     pub max_multiplier: u32,
-    /// The longest wait that is drawn. Default 300 s. A wait the upstream asked for is not cut: it
-    /// would refuse an earlier attempt.
+    /// The longest wait that is drawn after a failure. Default 300 s. A wait the upstream asked for
+    /// is not cut: it would refuse an earlier attempt.
     pub max_wait: Duration,
     /// Whether a job that a limit refuses for now, as an open circuit does, asks again: from the
     /// instant the refusal names, or after `max_wait` where that is sooner, spread over as long as
-    /// `usual` is wide. It is an attempt like any other. Default false: the caller is told at once.
+    /// `usual` is wide, but no longer than `max_wait`. It is an attempt like any other. Default false:
+    /// the caller is told at once.
     pub refusals: bool,
 }
 
@@ -96,7 +97,8 @@ impl RetryPolicy {
         let until = refusal.retry_instant().filter(|_| self.refusals)?;
         let first = until.saturating_duration_since(now).min(self.max_wait);
         // Whoever comes first may be a circuit's one probe; the rest would only be refused again.
-        Some(drawn(&(first..=first.saturating_add(width(&self.usual))), draw()))
+        let spread = width(&self.usual).min(self.max_wait);
+        Some(drawn(&(first..=first.saturating_add(spread)), draw()))
     }
 
     /// The wait after the `attempt`th attempt (from 1) failed; `draw` is a number in [0, 1).
@@ -143,6 +145,10 @@ mod tests {
         assert_eq!(wait(&refused(Refusal::new("never")), 0.0), None);
         assert_eq!(wait(&AdmitError::ShutDown, 0.0), None);
         assert_eq!(RetryPolicy::default().wait_out(&until(20), now, || 0.0), None);
+        // A range without end is as good as the longest wait: after a failure, and here.
+        let wide = RetryPolicy { usual: Duration::ZERO..=Duration::MAX, ..patient };
+        let most = wide.wait_out(&until(20), now, || 1.0).unwrap();
+        assert!(most > secs(319) && most <= secs(320), "{most:?}");
     }
 
     #[test]

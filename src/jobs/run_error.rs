@@ -68,7 +68,8 @@ pub enum RunError<E> {
     },
     /// The job failed, and another attempt would not help, or there was to be none.
     Job(E),
-    /// The upstream failed at every attempt.
+    /// The upstream failed at the last attempt there was to be, and at those before it that were not
+    /// refused.
     Exhausted {
         /// How many retries it had.
         retries: u32,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::resume_unwind;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -18,6 +17,7 @@ use super::retry::RetryPolicy;
 use super::run_error::{RunError, RunStage, TimeoutCause};
 use super::spend::SpendGate;
 use super::stop::Stop;
+use crate::caught::say;
 use crate::error::ConfigError;
 use crate::limits::HttpGate;
 use crate::models::Accounts;
@@ -281,7 +281,7 @@ impl Parts {
                 Ok(done) => return Ok(done),
                 Err(fault) => fault,
             };
-            let (wait, cause) = self.again(fault, retries, record)?;
+            let (wait, cause) = self.again(fault, retries, record.attempts)?;
             tokio::select! {
                 biased;
                 paused = attempts.stop.pause(wait) => if let Err(stopped) = paused {
@@ -298,28 +298,24 @@ impl Parts {
         &self,
         fault: Fault<E>,
         retries: &RetryPolicy,
-        record: &mut JobRecord,
+        attempt: u32,
     ) -> Result<(Duration, TimeoutCause<E>), RunError<E>> {
-        let attempt = record.attempts;
         let is_last = attempt > retries.max_retries;
         let draw = || self.random.lock().f64();
         match fault {
-            Fault::Panic(payload) => resume_unwind(payload),
+            Fault::Panic(payload) => payload.resume(),
             Fault::Run(RunError::Admit(error)) => {
                 let wait = retries.wait_out(&error, Instant::now(), draw);
                 let Some(wait) = wait.filter(|_| !is_last) else {
                     return Err(RunError::Admit(error));
                 };
-                tracing::debug!(%error, ?wait, attempt, "to be run again");
+                say(|| tracing::debug!(%error, ?wait, attempt, "to be run again"));
                 Ok((wait, TimeoutCause::Admission(error)))
             }
             Fault::Run(error) => Err(error),
             Fault::Job(error) => {
-                let failure = error.upstream();
-                if let Some(failure) = failure {
-                    record.last_failure = Some(failure.clone());
-                }
-                let Some(failure) = failure.filter(|failure| failure.is_retryable()) else {
+                let failure = error.upstream().filter(|failure| failure.is_retryable());
+                let Some(failure) = failure else {
                     return Err(RunError::Job(error));
                 };
                 if is_last {
@@ -329,7 +325,7 @@ impl Parts {
                     });
                 }
                 let wait = retries.wait(failure, attempt, draw());
-                tracing::debug!(%failure, ?wait, attempt, "to be run again");
+                say(|| tracing::debug!(%failure, ?wait, attempt, "to be run again"));
                 Ok((wait, TimeoutCause::Failure(error)))
             }
         }

@@ -6,6 +6,7 @@ mod guarded;
 mod guards;
 mod panics;
 mod runtimes;
+mod storm;
 mod threads;
 mod time;
 mod verbs;

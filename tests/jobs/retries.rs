@@ -295,6 +295,20 @@ async fn the_record_says_what_made_a_retry_necessary_that_was_refused() {
     assert_eq!(finished.record.attempts, 2);
     assert_eq!(finished.record.last_failure, Some(stray()));
 
+    // One that fails as it is told of its time has failed, too.
+    let last = UpstreamFailure::status(503, "elsewhere", "the last");
+    let run = world.runner.job(admit::Requirements::new()).within(secs(60));
+    let job = async |resources: Resources| {
+        if resources.attempt() > 1 {
+            resources.cancelled().await;
+            return Err::<(), _>(last.clone());
+        }
+        Err(stray())
+    };
+    let finished = run.run_recorded(job).await;
+    assert!(matches!(finished.result, Err(RunError::TimedOut { stage: RunStage::Work, .. })));
+    assert_eq!(finished.record.last_failure, Some(last));
+
     let run = world.runner.job(admit::Requirements::new());
     let finished = run.run_recorded(async |_| Ok::<_, UpstreamFailure>(())).await;
     assert_eq!(finished.record.last_failure, None);

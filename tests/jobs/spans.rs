@@ -167,10 +167,16 @@ async fn a_run_that_is_dropped_or_panics_says_so_in_its_span() {
         let panicked = AssertUnwindSafe(world.runner.run(world.everything(), panics));
         assert!(panicked.catch_unwind().await.is_err());
         world.settled().await;
+        // Somebody beside it panics, and it is dropped as that unwinds.
+        let beside = async { std::panic::resume_unwind(Box::new("")) };
+        let both = async { tokio::join!(world.runner.run(world.everything(), forever), beside) };
+        assert!(AssertUnwindSafe(both).catch_unwind().await.is_err());
+        world.settled().await;
     });
     let jobs: Vec<_> =
         lines.await.into_iter().filter(|line| line.starts_with("admit.job")).collect();
-    assert_eq!(jobs.len(), 2, "{jobs:?}");
+    assert_eq!(jobs.len(), 3, "{jobs:?}");
     assert!(jobs[0].contains("attempts=1") && jobs[0].contains("outcome=\"dropped\""), "{jobs:?}");
     assert!(jobs[1].contains("attempts=1") && jobs[1].contains("outcome=\"panicked\""), "{jobs:?}");
+    assert!(jobs[2].contains("attempts=1") && jobs[2].contains("outcome=\"dropped\""), "{jobs:?}");
 }

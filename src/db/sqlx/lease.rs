@@ -130,7 +130,10 @@ impl<DB: Database> Lease<DB> {
         };
         // A driver that takes the answer to another statement for this one may fall over it.
         let answer = answer.unwrap_or_else(|payload| {
-            Err(sqlx::Error::Protocol(format!("the driver panicked: {}", panic_message(payload))))
+            Err(sqlx::Error::Protocol(format!(
+                "the driver panicked: {}",
+                panic_message(payload.into_inner())
+            )))
         });
         self.stepped(before, question.read(answer))
     }

@@ -73,8 +73,18 @@ impl Book {
         priced: &[Priced],
     ) -> Result<Cost, SpendRefusal> {
         let reserved = self.price(workflow, priced)?;
+        let mut refused = None;
         for (currency, sum) in reserved.sums() {
-            self.check(workflow, currency, sum)?;
+            if let Err(refusal) = self.check(workflow, currency, sum) {
+                // The one that no waiting helps with goes first: where there is one, none helps.
+                if !refusal.is_retryable() {
+                    return Err(refusal);
+                }
+                refused = refused.or(Some(refusal));
+            }
+        }
+        if let Some(refusal) = refused {
+            return Err(refusal);
         }
         for (currency, sum) in reserved.sums() {
             let entry = self.entry(currency);

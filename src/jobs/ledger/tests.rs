@@ -179,6 +179,23 @@ fn the_currencies_of_a_job_are_taken_all_or_none() {
 }
 
 #[test]
+fn of_two_currencies_refused_the_one_that_waiting_does_not_help_is_told() {
+    let ledger = capped(&[usd("1"), eur("1")]);
+    let held = reserve(&ledger, usd("0.5")).unwrap();
+    let refused = |dollars, euros| {
+        let calls = [costs(usd(dollars)), costs(eur(euros))];
+        let refusal = admit(&ledger, &calls).unwrap_err();
+        let SpendRefusal::OverCap { cap, .. } = &refusal else { panic!("{refusal}") };
+        (cap.currency, refusal.is_retryable())
+    };
+    // There may be room for the dollars when the other job has ended, and never for the euros.
+    assert_eq!(refused("0.6", "1.1"), (Currency::EUR, false));
+    assert_eq!(refused("0.6", "0.9"), (Currency::USD, true));
+    assert_eq!(refused("1.1", "1.1"), (Currency::USD, false));
+    drop(held);
+}
+
+#[test]
 fn calls_of_one_job_are_weighed_together() {
     let ledger = capped(&[usd("1")]);
     let refusal = admit(&ledger, &[costs(usd("0.6")), costs(usd("0.6"))]).unwrap_err();

@@ -14,8 +14,9 @@ use admit::{
 };
 use futures::FutureExt;
 use tokio::runtime::Builder;
+use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
-use tracing::{Event, Subscriber};
+use tracing::{Event, Subscriber, span};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 
 use super::guarded::Guarded;
@@ -294,11 +295,15 @@ async fn a_task_that_panics_when_it_is_told_of_the_end_takes_no_answer_with_it()
     world.settled().await;
 }
 
-/// A listener of the log's that panics at every line.
+/// A listener of the log's that panics at every line, and at what a span is told later.
 struct Deaf;
 
 impl<S: Subscriber> Layer<S> for Deaf {
     fn on_event(&self, _: &Event<'_>, _: layer::Context<'_, S>) {
+        panic!("nobody listens");
+    }
+
+    fn on_record(&self, _: &span::Id, _: &span::Record<'_>, _: layer::Context<'_, S>) {
         panic!("nobody listens");
     }
 }
@@ -328,10 +333,44 @@ async fn a_log_whose_listener_panics_costs_neither_an_answer_nor_a_settlement_no
     assert_eq!(ledger.spent("w").to_string(), "0.001000 USD");
     world.settled().await;
     assert!(!world.log.text().contains("a.abort"), "{}", world.log.text());
+    // Nor a retry that is spoken of, nor the end that is written into the span; and while a job's own
+    // panic unwinds, one of a listener would end the process.
+    let run = world.runner.job(Requirements::new());
+    let flaky = run.run(async |resources: Resources| match resources.attempt() {
+        1 => Err(UpstreamFailure::status(500, "elsewhere", "")),
+        attempt => Ok(attempt),
+    });
+    assert_eq!(flaky.await.unwrap(), 2);
+    let panics = async |_| -> Result<(), String> { panic_any("the job's own") };
+    let payload = AssertUnwindSafe(world.runner.run(world.everything(), panics)).catch_unwind();
+    assert_eq!(payload.await.unwrap_err().downcast_ref(), Some(&"the job's own"));
+    world.settled().await;
     // Somebody waits on an admission that was not started, of which it warns.
     let unstarted = Admission::builder().build().unwrap();
     let all = unstarted.try_admit(Demand::new().permits(&world.own, 4)).unwrap();
     let mut waits = pin!(unstarted.admit(Demand::new().permit(&world.own)));
     assert!(poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending())).await);
     drop(all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_job_panicked_with_ends_quietly_where_nobody_gets_it() {
+    let world = World::new();
+    // Its run is dropped in the middle of the clean-up, by somebody who panics.
+    let run = world.runner.run(world.everything().transactional(), |_| async {
+        yield_now().await;
+        panic_any(Bomb) as Result<(), String>
+    });
+    let mut run = Box::pin(run);
+    while !world.log.text().contains("rollback") {
+        let polled = poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await;
+        assert!(polled);
+        yield_now().await;
+    }
+    let drops = catch_unwind(AssertUnwindSafe(move || {
+        let _run = run;
+        panic_any("the owner's");
+    }));
+    assert_eq!(drops.unwrap_err().downcast_ref(), Some(&"the owner's"));
+    world.settled().await;
 }

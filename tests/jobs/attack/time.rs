@@ -145,6 +145,13 @@ async fn a_commit_is_not_begun_when_there_is_no_time_left_to_end_it() {
         text.contains("c.rollback b.rollback a.rollback") && !text.contains("commit"),
         "{text}"
     );
+    // Within the grace there is time for it: it was not told, and is not to know.
+    let hardly = async |_| {
+        compute_for(secs(10) + Duration::from_millis(900));
+        Ok::<_, String>("hardly")
+    };
+    let run = world.runner.job(world.everything().transactional()).within(secs(10)).run(hardly);
+    assert_eq!(run.await.unwrap(), "hardly");
     // Where there is nothing to commit, what it did is done.
     let run = world.runner.job(world.everything()).within(secs(10)).run(late);
     assert_eq!(run.await.unwrap(), "late");
