@@ -93,6 +93,7 @@ impl Window {
             initial_cooldown: cooldown,
             max_cooldown: cooldown * 4,
             probe_timeout: Some(cooldown * 2),
+            max_hold: Duration::ZERO,
         }
     }
 }
