@@ -20,7 +20,7 @@ use super::run_error::RunError;
 use super::runner::Parts;
 use super::stop::Stop;
 use crate::amount::JobInfo;
-use crate::caught::{caught, say};
+use crate::caught::{caught, contain, say};
 use crate::one_line::OneLine;
 use crate::sync::Arc;
 
@@ -185,7 +185,14 @@ impl Called {
             Err(_) => "panicked",
         };
         drop(outcome);
-        let result = ended.unwrap_or_else(|payload| payload.resume());
+        let result = match ended {
+            Ok(result) => result,
+            Err(payload) => {
+                // As the panic goes on nothing of the host's may be dropped that panics in turn.
+                contain("a destructor of a job's closure", || drop(job));
+                payload.resume()
+            }
+        };
         Finished { result, record }
     }
 }

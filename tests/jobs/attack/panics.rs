@@ -374,3 +374,27 @@ async fn what_a_job_panicked_with_ends_quietly_where_nobody_gets_it() {
     assert_eq!(drops.unwrap_err().downcast_ref(), Some(&"the owner's"));
     world.settled().await;
 }
+
+/// Somebody's capture that breaks as it is dropped.
+struct Brittle;
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        panic_any("the closure's");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closure_that_breaks_as_its_jobs_panic_goes_on_does_not_end_the_process() {
+    let world = World::new();
+    for (panics, expected) in [(true, "the job's"), (false, "the closure's")] {
+        let captured = Brittle;
+        let run = world.runner.run(world.everything(), move |_| {
+            let _captured = &captured;
+            async move { if panics { panic_any("the job's") } else { Ok::<_, String>(()) } }
+        });
+        let payload = AssertUnwindSafe(run).catch_unwind().await.unwrap_err();
+        assert_eq!(payload.downcast_ref(), Some(&expected));
+        world.settled().await;
+    }
+}
