@@ -122,6 +122,9 @@ pub use rust_decimal::Decimal;
 pub use snapshot::{
     AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Totals, Unseen, WaitHistogram,
 };
+#[cfg(admit_shuttle)]
+#[doc(hidden)]
+pub use sync::lose_runtime;
 pub use upstream::{
     FailureKind, LimitReading, QuotaPolicy, RateLimitInfo, RateLimitKind, UpstreamFailure,
 };

@@ -113,7 +113,26 @@ pub(crate) fn spawn(runtime: &Runtime, task: impl Future<Output = ()> + Send + '
 
 #[cfg(admit_shuttle)]
 pub(crate) fn spawn(_: &Runtime, task: impl Future<Output = ()> + Send + 'static) {
+    let runtime = tokio_util::sync::CancellationToken::new();
+    LAST_RUNTIME.with(|last| last.replace(runtime.clone()));
     // Dropped, the handle would let the task be forgotten at the end: one that never ends would not
     // be found.
-    std::mem::forget(shuttle::future::spawn(task));
+    std::mem::forget(shuttle::future::spawn(async move {
+        runtime.run_until_cancelled(task).await;
+    }));
+}
+
+#[cfg(admit_shuttle)]
+thread_local! {
+    static LAST_RUNTIME: std::cell::RefCell<tokio_util::sync::CancellationToken> =
+        std::cell::RefCell::default();
+}
+
+/// Drops the task that was spawned last, at some moment to come, as its runtime would that goes away.
+#[cfg(admit_shuttle)]
+#[doc(hidden)]
+pub fn lose_runtime() {
+    step();
+    let last = LAST_RUNTIME.with(|last| last.borrow().clone());
+    last.cancel();
 }

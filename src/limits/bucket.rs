@@ -14,6 +14,7 @@ pub use self::status::TokenBucketStatus;
 use super::LONGEST_HOLD;
 use crate::account::{Account, AccountLink, Ask, Charge, InPassage, Refusal, Replenishment};
 use crate::amount::Amount;
+use crate::caught::say;
 use crate::error::ConfigError;
 use crate::events::Category;
 use crate::sync::{Arc, Mutex};
@@ -192,13 +193,15 @@ impl TokenBucket {
             }
             cut_to
         };
-        tracing::warn!(account = %name, "{failure}");
+        say(|| tracing::warn!(account = %name, "{failure}"));
         if let Some(held) = cut_to {
-            tracing::warn!(
-                account = %name,
-                ?asked,
-                "the server asked for more than is believed; held for {held:?}"
-            );
+            say(|| {
+                tracing::warn!(
+                    account = %name,
+                    ?asked,
+                    "the server asked for more than is believed; held for {held:?}"
+                );
+            });
         }
     }
 }

@@ -17,6 +17,7 @@ use super::stamps::Stamps;
 use super::throttle::Throttle;
 use crate::account::{Account, AccountLink, Ask, Charge, Refusal, Replenishment};
 use crate::amount::Amount;
+use crate::caught::say;
 use crate::error::ConfigError;
 use crate::events::Category;
 use crate::sync::{Arc, Mutex};
@@ -230,7 +231,8 @@ impl ElasticWindow {
             self.link.grew();
         }
         if closed {
-            tracing::info!(account = %self.link.name(), "the upstream has recovered: circuit closed");
+            let account = self.link.name();
+            say(|| tracing::info!(%account, "the upstream has recovered: circuit closed"));
         }
     }
 
@@ -264,7 +266,9 @@ impl ElasticWindow {
         if let Some(cooldown) = opened {
             self.link.may_refuse();
             let account = self.link.name();
-            tracing::warn!(%account, ?cooldown, "circuit blocked; the upstream said \"{said}\"");
+            say(|| {
+                tracing::warn!(%account, ?cooldown, "circuit blocked; the upstream said \"{said}\"");
+            });
         }
     }
 }

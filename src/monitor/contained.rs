@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokio::time::Instant;
 
 use crate::account::{AccountLink, InPassage, Turn, Valve};
+use crate::caught::say;
 use crate::error::panic_message;
 use crate::events::Category;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -62,7 +63,7 @@ impl Valve for Contained {
         if self.is_broken.load(Ordering::Relaxed) || self.is_unreadable.load(Ordering::Relaxed) {
             for (what, message) in std::mem::take(&mut *self.to_say.lock()) {
                 let name = self.link().name();
-                tracing::error!(%name, "the gate panicked; {what}: {message}");
+                say(|| tracing::error!(%name, "the gate panicked; {what}: {message}"));
             }
         }
     }

@@ -118,6 +118,8 @@ pub(super) struct Index {
     pub(super) head: Option<HeadLook>,
     /// A pass is worth making, the clock aside.
     pub(super) is_wanted: bool,
+    /// Looks after which nobody left, since a pass last got through.
+    pub(super) looks_in_vain: usize,
     /// Memory stopped somebody in this pass.
     pub(super) was_shut: bool,
     /// Memory stopped the last pass, or turned the last arrival away: until when. Marks are kept,

@@ -71,7 +71,7 @@ impl Core {
     /// it got through.
     pub(crate) fn turn(&mut self, now: Instant, out: &mut Outbox) -> bool {
         loop {
-            if self.is_pending(now) && !self.pass(now, LOOKS_A_HOLD, out) {
+            if self.is_pending(now) && !self.long_pass(now, out) {
                 return false;
             }
             if !self.expire(now, out) {
@@ -104,7 +104,7 @@ impl Core {
 
     /// Looks at whatever is pending, to the end.
     pub(super) fn catch_up(&mut self, now: Instant, out: &mut Outbox) {
-        while self.is_pending(now) && !self.pass(now, LOOKS_A_HOLD, out) {}
+        while self.is_pending(now) && !self.long_pass(now, out) {}
     }
 
     /// Whether there is something to look at, the clock aside.
@@ -116,13 +116,31 @@ impl Core {
     }
 
     pub(super) fn is_pending(&self, now: Instant) -> bool {
-        // While the line drains, memory may have changed its mind, and tells nobody.
+        // While the line drains, or since it stopped a pass, memory may have changed its mind, and
+        // tells nobody.
         self.wants_pass()
-            || (!self.line.is_empty() && self.turn.draining)
+            || (!self.line.is_empty() && (self.turn.draining || self.index.closed.is_some()))
             || self.index.deadline().is_some_and(|deadline| deadline <= now)
     }
 
     /// One pass, or as much of it as one hold of the lock may take. Answers whether it ended.
+    ///
+    /// What goes on in another begins anew, and passes over those who were found short. So whoever
+    /// stays is looked at twice at the most: whether he is refused, and whether he can go. More looks
+    /// come only of an account that says yes and then no, again and again. Whoever stands behind those
+    /// whom that keeps must not wait with them: such a pass is made to its end.
+    fn long_pass(&mut self, now: Instant, out: &mut Outbox) -> bool {
+        let (waiting, in_vain) = (self.line.len(), self.index.looks_in_vain);
+        let is_honest = in_vain <= 2 * self.index.classes();
+        let ended = self.pass(now, if is_honest { LOOKS_A_HOLD } else { usize::MAX }, out);
+        // Behind each who leaves another comes to the front of a class.
+        let of_use = 2 * (waiting - self.line.len());
+        self.index.looks_in_vain =
+            if ended { 0 } else { (in_vain + LOOKS_A_HOLD).saturating_sub(of_use) };
+        ended
+    }
+
+    /// A pass of so many looks. Answers whether it ended.
     fn pass(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
         self.counters.count_pass();
         match catch_unwind(AssertUnwindSafe(|| self.pass_once(now, most, out))) {

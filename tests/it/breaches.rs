@@ -127,3 +127,26 @@ async fn an_unstarted_admission_on_which_somebody_waits_is_warned_of_once() {
     assert!(lines[0].starts_with("WARN"), "{lines:?}");
     drop((line, held));
 }
+
+/// However many wait on it for amounts of their own.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_contradicts_itself_to_thousands_holds_nobody_else_up() {
+    let admission = started();
+    let (a, b, own) = (named("a", 1), named("b", 1), Own::new("own"));
+    own.set(|script| script.takes_nothing = true);
+    let held = [&a, &b].map(|gate| admission.try_admit(permits(gate, 1)).unwrap());
+    let head = parked(&admission, permits(&a, 1));
+    let line: Vec<_> =
+        (1..5_000).map(|n| parked(&admission, Demand::new().permits(&own, n))).collect();
+    let mut last = parked(&admission, permits(&b, 1));
+    own.link().grew();
+    let [held, other] = held;
+    drop(other);
+    settle().await;
+    drop(granted(&mut last));
+    // Nor whoever comes, who looks at what is pending first.
+    own.link().grew();
+    drop(admission.try_admit(permits(&b, 1)).unwrap());
+    assert!(admission.try_admit(permits(&a, 1)).is_err());
+    drop((head, line, held));
+}

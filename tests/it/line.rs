@@ -80,6 +80,21 @@ async fn a_time_out_names_what_was_missing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_time_out_names_no_account_while_one_would_refuse_it() {
+    let admission = started();
+    let (a, own) = (gate(1), Own::new("own"));
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let late = admission.admit(permits(&a, 1).permit(&own)).within(secs(1));
+    let late = tokio::spawn(late);
+    settle().await;
+    own.set(|script| script.refuses = true);
+    let error = late.await.unwrap().unwrap_err();
+    let AdmitError::TimedOut { shortages, .. } = &error else { panic!("{error}") };
+    assert!(shortages.is_empty(), "{error}");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_next_of_its_kind_goes_when_the_front_that_timed_out_would_have() {
     let admission = started();
     let (a, b) = (gate(1), bucket(60, 60));

@@ -133,6 +133,25 @@ async fn a_release_lets_the_head_go_before_anybody_else_has_a_turn() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_serves_nobody_on_an_admission_that_is_not_started() {
+    let admission = Admission::builder().build().unwrap();
+    let x = gate(1);
+    for others in 0..2 {
+        let held = admission.try_admit(permits(&x, 1)).unwrap();
+        let mut line: Vec<_> = (0..=others).map(|_| parked(&admission, permits(&x, 1))).collect();
+        drop(held);
+        for waiter in &mut line {
+            assert!(!waiter.is_woken());
+            assert!(
+                admission.try_admit(permits(&x, 1)).is_err(),
+                "those before it are served first"
+            );
+            drop(granted(waiter));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn equals_hand_over_and_nobody_is_examined() {
     let admission = started();
     let (x, y) = (gate(2), gate(5));

@@ -189,3 +189,28 @@ async fn memory_that_opens_in_the_middle_of_a_decision_lets_the_head_go_first() 
         admission.check();
     }
 }
+
+/// Memory that shuts once somebody went, and opens again before the instant it named, untold.
+#[tokio::test(start_paused = true)]
+async fn memory_that_opens_after_it_stopped_a_pass_lets_those_go_first_who_were_not_asked() {
+    let memory = Shut::new();
+    memory.open_after(0);
+    let admission = Admission::builder().memory_gate(memory.clone()).start().unwrap();
+    let gates = [(); 4].map(|()| gate(1));
+    let elsewhere = Admission::builder().build().unwrap();
+    let held = [0, 1, 2].map(|at| elsewhere.try_admit(permits(&gates[at], 1)).unwrap());
+    let head = parked(&admission, permits(&gates[0], 1));
+    let mut behind = [1, 2].map(|at| parked(&admission, permits(&gates[at], 1)));
+    let [_first, second, third] = held;
+    drop((second, third));
+    settle().await;
+    drop(granted(&mut behind[0]));
+    assert!(!behind[1].is_woken(), "memory stopped the pass");
+    memory.open_after(0);
+    let newcomer = admission.try_admit(permits(&gates[3], 1));
+    assert!(newcomer.is_err(), "it went past who could go");
+    settle().await;
+    drop(granted(&mut behind[1]));
+    drop(head);
+    admission.check();
+}

@@ -79,6 +79,7 @@ pub(crate) struct Window {
     pub(crate) most_throttle: u32,
     pub(crate) to_open: u32,
     pub(crate) cooldown_ms: u64,
+    pub(crate) hold_ms: u64,
 }
 
 impl Window {
@@ -93,7 +94,7 @@ impl Window {
             initial_cooldown: cooldown,
             max_cooldown: cooldown * 4,
             probe_timeout: Some(cooldown * 2),
-            max_hold: Duration::ZERO,
+            max_hold: Duration::from_millis(self.hold_ms),
         }
     }
 }
@@ -110,9 +111,12 @@ impl fmt::Debug for Setup {
         for (requests, tokens) in buckets {
             write!(f, "bucket {requests}/{tokens}, ")?;
         }
-        let Window { max, per_ms, most_throttle, to_open, cooldown_ms } = window;
+        let Window { max, per_ms, most_throttle, to_open, cooldown_ms, hold_ms } = window;
         write!(f, "window {max} in {per_ms} ms (throttle up to {most_throttle}, ")?;
-        write!(f, "opens after {to_open} for {cooldown_ms} ms), own gate of {own}, ")?;
+        write!(
+            f,
+            "opens after {to_open} for {cooldown_ms} ms, held for {hold_ms} ms at most), own gate of {own}, "
+        )?;
         write!(f, "lanes of {lane_places} and {}/{}", lane_limits.0, lane_limits.1)?;
         if let Some(tenths) = memory {
             write!(f, ", memory at {:.1} %", *tenths as f64 / 10.0)?;
@@ -131,13 +135,15 @@ impl fmt::Debug for Setup {
 }
 
 fn window() -> impl Strategy<Value = Window> {
-    (2..=4_u32, 1..=9_000_u64, 0..=2_u32, 1..=3_u32, 100..=20_000_u64).prop_map(
-        |(max, per_ms, most_throttle, to_open, cooldown_ms)| Window {
+    let hold = prop_oneof![Just(0), 1..=2_000_u64];
+    (2..=4_u32, 1..=9_000_u64, 0..=2_u32, 1..=3_u32, 100..=20_000_u64, hold).prop_map(
+        |(max, per_ms, most_throttle, to_open, cooldown_ms, hold_ms)| Window {
             max,
             per_ms,
             most_throttle,
             to_open,
             cooldown_ms,
+            hold_ms,
         },
     )
 }

@@ -13,6 +13,7 @@ use super::penalty::Penalty;
 use super::pressure::Pressure;
 use super::{MemoryGateBuilder, MemorySource, MemoryStatus, MemoryZone, curve};
 use crate::account::{AccountLink, InPassage, Turn, Valve};
+use crate::caught::say;
 use crate::error::{AccountPanic, ConfigError, end_panic};
 use crate::one_line::OneLine;
 use crate::sync::{Arc, AtomicU8, AtomicU64, Mutex, Ordering};
@@ -250,20 +251,24 @@ impl MemoryGate {
         report
     }
 
+    /// Who listens to the log may panic, which is no fault of the gate's: it must not be taken for
+    /// one where the gate is asked.
     fn tell(&self, report: Report) {
         match report {
             Report::Latched => {
-                warn!("memory latched: {}", self.status());
+                say(|| warn!("memory latched: {}", self.status()));
                 let relieved = catch_unwind(AssertUnwindSafe(|| self.source.relieve()));
                 if let Err(payload) = relieved {
                     end_panic(payload);
-                    warn!("the memory source panicked when asked to relieve");
+                    say(|| warn!("the memory source panicked when asked to relieve"));
                 }
             }
-            Report::Cleared => info!("memory cleared: {}", self.status()),
+            Report::Cleared => say(|| info!("memory cleared: {}", self.status())),
             Report::Failed(failure) => {
                 let failure = OneLine(failure);
-                warn!("memory cannot be read, the last reading stands (told once): {failure}");
+                say(|| {
+                    warn!("memory cannot be read, the last reading stands (told once): {failure}")
+                });
             }
         }
     }

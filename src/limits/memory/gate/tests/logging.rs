@@ -63,3 +63,31 @@ fn no_lock_is_held_when_relief_is_asked_and_its_panic_is_contained() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].contains("panicked"), "{}", lines[1]);
 }
+
+#[test]
+fn a_listener_of_the_log_that_panics_opens_no_gate() {
+    let listener = || tracing_subscriber::fmt().with_writer(|| -> io::Sink { panic!("no disk") });
+    tracing::subscriber::with_default(listener().finish(), || {
+        let (memory, gate) = scripted(96.0);
+        let admission = crate::Admission::builder().memory_gate(gate.clone()).build().unwrap();
+        let place = crate::CountingGate::new("place", 1).unwrap();
+        let comes = || admission.try_admit(crate::Demand::new().permit(&place));
+        for _ in 0..3 {
+            assert!(comes().is_err(), "memory is full");
+        }
+        memory.fail();
+        gate.look(Instant::now());
+        assert!(comes().is_err(), "the last reading stands");
+        memory.set_percent(50.0);
+        gate.look(Instant::now());
+        drop(comes().unwrap());
+        // Nor do the others take its panic for their own, or hand it to who reports.
+        let bucket = crate::TokenBucket::new("bucket", crate::Limits::per_minute(1, 1)).unwrap();
+        let window = crate::ElasticWindow::builder("window").failures_to_open(1).max_throttle(0.0);
+        let window = window.build().unwrap();
+        let failure = crate::UpstreamFailure::status(503, "it", "down");
+        bucket.record_failure(&failure.clone().with_retry_after(Duration::from_secs(86_400)));
+        window.record_failure(&failure);
+        assert_eq!(window.status().circuit, crate::CircuitState::Blocked);
+    });
+}
