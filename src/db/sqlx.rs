@@ -7,6 +7,9 @@ mod provider;
 mod seat;
 mod session;
 
+#[cfg(feature = "sea-orm")]
+pub(crate) use self::lease::Owed;
+
 pub use self::builder::SqlxProviderBuilder;
 pub use self::dialect::SqlDialect;
 pub use self::provider::SqlxProvider;

@@ -128,6 +128,11 @@ impl<DB: Database> History<'_, DB> {
         self.session.execute_unprepared("SELECT 1").await.is_err()
     }
 
+    /// Nothing is to be waited for after this: the first poll of what comes next sends it.
+    async fn settle(&self) {
+        let _ = self.session.execute_unprepared("SELECT 1").await;
+    }
+
     async fn step(&mut self, draw: &mut Draw) {
         let whose = below(draw, self.held.len() as u64 + 1) as usize;
         let held = self.held.get(whose);
@@ -147,8 +152,7 @@ impl<DB: Database> History<'_, DB> {
                 }
                 self.check(&format!("{of:?} writes {number}"), &said, is_ok);
             }
-            // What a dropped one is refused with would be told to the next.
-            4 if !self.model.has_failed => {
+            4 => {
                 self.number += 1;
                 let number = self.number;
                 let said = match held {
@@ -171,13 +175,21 @@ impl<DB: Database> History<'_, DB> {
             }
             5 => {
                 let wrong = "INSERT INTO nowhere VALUES (1)";
-                let said = match held {
-                    Some((_, transaction)) => transaction.execute_unprepared(wrong).await,
-                    None => self.session.execute_unprepared(wrong).await,
+                let is_cut = below(draw, 2) == 0;
+                if is_cut {
+                    self.settle().await;
+                }
+                let fails = match held {
+                    Some((_, transaction)) => transaction.execute_unprepared(wrong),
+                    None => self.session.execute_unprepared(wrong),
                 };
+                let said = if is_cut { cut(draw, fails).await } else { Some(fails.await) };
                 let fails = takes && self.kind == Kind::Postgres;
                 self.model.has_failed |= fails && self.model.is_in_a_transaction();
-                self.check(&format!("{of:?} fails"), &said, false);
+                match said {
+                    Some(said) => self.check(&format!("{of:?} fails"), &said, false),
+                    None => self.log.push(format!("{of:?} half fails")),
+                }
             }
             6..10 => {
                 let begun = match held {
@@ -187,6 +199,7 @@ impl<DB: Database> History<'_, DB> {
                 self.begun(of, takes, Some(begun));
             }
             10 => {
+                self.settle().await;
                 let begun = match held {
                     Some((_, transaction)) => cut(draw, transaction.begin()).await,
                     None => cut(draw, self.session.begin()).await,
@@ -232,6 +245,9 @@ impl<DB: Database> History<'_, DB> {
     async fn end(&mut self, draw: &mut Draw, id: u64, transaction: SeaOrmTransaction<DB>) {
         let is_open = self.model.is_open(id);
         let way = below(draw, 6);
+        if way == 0 || way == 3 {
+            self.settle().await;
+        }
         match way {
             0..3 => {
                 let said = match way {
@@ -281,6 +297,7 @@ impl<DB: Database> History<'_, DB> {
 
     /// One is dropped while a statement of the session's has the connection.
     async fn drop_beside_a_statement(&mut self, whose: usize) {
+        self.settle().await;
         let (id, transaction) = self.held.remove(whose);
         self.number += 1;
         let number = self.number;

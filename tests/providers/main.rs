@@ -8,6 +8,7 @@
 mod ambient;
 mod attack;
 mod contract;
+mod frozen;
 mod havoc;
 mod hooks;
 mod jobs;

@@ -14,7 +14,7 @@ use sea_orm::{
     AccessMode, DbBackend, IsolationLevel, Set, SqliteTransactionMode, Statement,
     TransactionOptions, TransactionSession, TransactionTrait,
 };
-use sqlx::{MySql, Postgres, Sqlite};
+use sqlx::{Executor, MySql, Postgres, Sqlite};
 
 use crate::mysql::MySqlDatabase;
 use crate::postgres::PostgresDatabase;
@@ -703,6 +703,155 @@ async fn a_statement_after_one_that_was_dropped_has_its_own_answer_or_none() {
         }
         drop(session);
         let _ = provider.close(&handle).await;
+    }
+    database.drop().await;
+}
+
+/// Polls a statement once, and drops it. Its error is for nobody.
+async fn dropped(db: &impl ConnectionTrait, statement: &str) {
+    let mut dropped = db.execute_unprepared(statement);
+    let _ = futures::poll!(&mut dropped);
+}
+
+/// sqlx's driver for PostgreSQL would have begun by then, and not know it: what comes after would be
+/// rolled back as the job ends.
+#[tokio::test]
+async fn the_error_of_a_statement_that_was_dropped_is_told_to_nobody_else() {
+    let Some(database) = PostgresDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let fails = "SELECT 1 / 0 FROM pg_sleep(0.02)";
+
+    let handle = provider.acquire(false).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    dropped(&session, fails).await;
+    let transaction = session.begin().await.expect("a begin of its own");
+    drop(transaction);
+    dropped(&session, fails).await;
+    insert(&session, 1).await.unwrap();
+    drop(session);
+    provider.close(&handle).await.unwrap();
+    assert_eq!(database.rows(1).await, 1);
+
+    // Nor to the job's own end, where what it was in is rolled back.
+    for transactional in [true, false] {
+        let handle = provider.acquire(false).await.unwrap();
+        if transactional {
+            provider.begin(&handle).await.unwrap();
+        }
+        let session = provider.session(&handle).unwrap();
+        insert(&session, 2).await.unwrap();
+        let transaction = session.begin().await.unwrap();
+        insert(&transaction, 3).await.unwrap();
+        dropped(&transaction, fails).await;
+        drop((transaction, session));
+        if transactional {
+            provider.commit(&handle).await.unwrap();
+        }
+        provider.close(&handle).await.unwrap();
+    }
+    assert_eq!((database.rows(2).await, database.rows(3).await), (2, 0));
+    database.drop().await;
+}
+
+/// The drivers would wait for it without end.
+#[tokio::test]
+async fn a_session_whose_driver_waits_for_an_answer_that_does_not_come_refuses_to_go_on() {
+    if let Some(database) = PostgresDatabase::open(1).await {
+        let inner = SqlxProvider::builder("main", 1, database.pool.clone());
+        let inner = inner.acquire_timeout(Duration::from_millis(500)).build().unwrap();
+        let provider = SeaOrmProvider::over(&inner);
+        // What the driver has read by itself costs nothing.
+        let tables = ["COPY entries TO STDOUT", "COPY entries FROM STDIN"];
+        for (number, copies) in (0..).zip(tables) {
+            let handle = provider.acquire(false).await.unwrap();
+            let session = provider.session(&handle).unwrap();
+            session.execute_unprepared(copies).await.unwrap_err();
+            assert_eq!(insert(&session, number).await.is_ok(), number == 0, "{copies}");
+            drop(session);
+            provider.close(&handle).await.unwrap();
+            assert_eq!(database.out(), 0);
+        }
+        database.drop().await;
+    }
+    if let Some(database) = MySqlDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        let handle = provider.acquire(false).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        let one_too_many = [1.into(), 2.into()];
+        let sql = "INSERT INTO entries VALUES (?)";
+        let wrong = Statement::from_sql_and_values(DbBackend::MySql, sql, one_too_many);
+        session.execute_raw(wrong).await.unwrap_err();
+        let error = insert(&session, 1).await.unwrap_err();
+        assert!(error.to_string().contains("takes no more statements"), "{error}");
+        drop(session);
+        provider.close(&handle).await.unwrap();
+        assert_eq!((database.out(), database.rows(1).await), (0, 0));
+        database.drop().await;
+    }
+}
+
+/// Its answer is read by nobody: what comes after would stay, whatever becomes of the job.
+#[tokio::test]
+async fn a_session_whose_transaction_went_with_a_statement_that_was_dropped_refuses_to_go_on() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let of_two = "CREATE TABLE pair (id BIGINT PRIMARY KEY, number BIGINT NOT NULL)";
+    for statement in [of_two, "INSERT INTO pair VALUES (1, 0), (2, 0)"] {
+        database.observer.execute(statement).await.unwrap();
+    }
+    let handle = provider.acquire(false).await.unwrap();
+    provider.begin(&handle).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    session.execute_unprepared("UPDATE pair SET number = 1 WHERE id = 1").await.unwrap();
+    let mut other = database.observer.begin().await.unwrap();
+    // Of two that wait for each other the one that has written less is rolled back.
+    let much = "INSERT INTO entries WITH RECURSIVE n AS (SELECT 8 AS i UNION SELECT i + 1 FROM n
+                WHERE i < 500) SELECT i FROM n";
+    for statement in [much, "UPDATE pair SET number = 2 WHERE id = 2"] {
+        other.execute(statement).await.unwrap();
+    }
+    dropped(&session, "UPDATE pair SET number = 1 WHERE id = 2").await;
+    other.execute("UPDATE pair SET number = 2 WHERE id = 1").await.unwrap();
+    other.rollback().await.unwrap();
+
+    let error = insert(&session, 1).await.unwrap_err();
+    assert!(error.to_string().contains("takes no more statements"), "{error}");
+    drop(session);
+    provider.commit(&handle).await.unwrap_err();
+    provider.close(&handle).await.unwrap();
+    assert_eq!(database.rows(1).await, 0);
+    database.drop().await;
+}
+
+/// The rollback of the transaction it was in is sent when its answer has been read: sqlx's driver for
+/// MySQL would take a part of that for the rollback's, and wait for the rest without end.
+#[tokio::test]
+async fn a_transaction_dropped_while_a_statement_of_it_is_prepared_hangs_nothing() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    for number in 1..=8 {
+        let handle = provider.acquire(false).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        let transaction = session.begin().await.unwrap();
+        let columns = vec!["number"; number as usize].join(", ");
+        let sql = format!("SELECT {columns} FROM entries WHERE number = ?");
+        let unknown = Statement::from_sql_and_values(DbBackend::MySql, sql, [1.into()]);
+        // It is prepared when the table is free.
+        let mut other = database.observer.acquire().await.unwrap();
+        other.execute("LOCK TABLES entries WRITE").await.unwrap();
+        let mut dropped = transaction.query_all_raw(unknown);
+        assert!(futures::poll!(&mut dropped).is_pending());
+        drop(dropped);
+        drop(transaction);
+        other.execute("UNLOCK TABLES").await.unwrap();
+        let wrote = tokio::time::timeout(Duration::from_secs(20), insert(&session, number)).await;
+        let wrote = wrote.expect("it does not hang").is_ok();
+        drop(session);
+        let committed = provider.commit(&handle).await.is_ok();
+        assert!(wrote || !committed);
+        provider.close(&handle).await.unwrap();
+        assert_eq!(database.rows(number).await, usize::from(committed));
     }
     database.drop().await;
 }

@@ -113,6 +113,37 @@ async fn a_begin_of_the_jobs_own_dropped_half_way_leaves_nothing_open() {
     database.drop().await;
 }
 
+/// It is rolled back once the database has answered, whatever the answer is.
+#[tokio::test]
+async fn a_statement_that_was_dropped_and_fails_does_not_cost_the_connection() {
+    let Some(database) = PostgresDatabase::open(1).await else { return };
+    let provider = SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    let mut before = None;
+    for begins_again in [true, false] {
+        let handle = provider.acquire(false).await.unwrap();
+        let mut session = provider.session(&handle).unwrap();
+        let connection = backend(&mut session).await.unwrap();
+        assert_eq!(*before.get_or_insert(connection), connection);
+        if begins_again {
+            let mut dropped = session.execute("SELECT 1 / 0 FROM pg_sleep(0.02)");
+            let _ = futures::poll!(&mut dropped);
+        }
+        drop(session);
+        provider.begin(&handle).await.unwrap();
+        let mut session = provider.session(&handle).unwrap();
+        session.execute(insert(1)).await.unwrap();
+        let mut dropped = session.execute("SELECT 1 / 0 FROM pg_sleep(0.02)");
+        // A server may be faster than that.
+        let _ = futures::poll!(&mut dropped);
+        drop(dropped);
+        drop(session);
+        provider.rollback(&handle).await.unwrap();
+        provider.close(&handle).await.unwrap();
+        assert_eq!((database.rows(1).await, database.busy().await), (0, 0));
+    }
+    database.drop().await;
+}
+
 #[tokio::test]
 async fn a_savepoint_left_open_belongs_to_the_transaction() {
     let file = SqliteFile::open(1).await;

@@ -12,8 +12,8 @@ use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::SeaOrmTransaction;
-use super::statements::{Statements, Verb, is_an_answer, querying};
-use crate::db::sqlx::SqlxSession;
+use super::statements::{Statements, Verb, is_an_answer, is_the_drivers, querying};
+use crate::db::sqlx::{Owed, SqlxSession};
 use crate::sync::{self, Arc};
 
 /// A job's connection, while the job works with it, for SeaORM's queries.
@@ -56,9 +56,9 @@ pub(super) struct Work<DB: Database> {
 
 impl<DB: Database> Work<DB> {
     /// Refused where a transaction was lost, and to one that is gone: what comes after would be outside
-    /// it, and stay. Refused, too, where the driver would give the next one somebody else's answer.
-    async fn ready(&mut self, of: Option<Level>) -> Result<&mut Self, DbErr> {
-        self.session.count_answers().await;
+    /// it, and stay. Refused, too, where the driver would give the next one somebody else's answer, or
+    /// none.
+    fn ready(&mut self, of: Option<Level>) -> Result<&mut Self, DbErr> {
         if self.session.is_in_doubt() {
             return Err(DbErr::Custom(LOST.to_owned()));
         }
@@ -75,10 +75,11 @@ impl<DB: Database> Work<DB> {
         verb: Verb<DB, S, T>,
         statement: S,
     ) -> Result<T, DbErr> {
-        let session = &mut self.ready(of).await?.session;
-        session.set_cut(true);
+        let session = &mut self.ready(of)?.session;
+        session.set_owed(Owed::Answer);
         let answer = verb(session, statement).await;
-        session.set_cut(false);
+        let has_failed = answer.as_ref().is_err_and(is_the_drivers);
+        session.set_owed(if has_failed { Owed::Unknown } else { Owed::Nothing });
         answer
     }
 
@@ -179,9 +180,9 @@ impl<DB: Database> Work<DB> {
     }
 }
 
-const LOST: &str = "a begin, a commit or, on MySQL, a statement of this session was dropped half-way or \
-                    failed, and what is around it may be lost: the session takes no more statements, \
-                    and the job cannot commit";
+const LOST: &str = "a begin, a commit or a statement of this session was dropped half-way or failed, and what \
+                    is around it may be lost, or the next answer be another's: the session takes no more \
+                    statements, and the job cannot commit";
 
 const WITHIN: &str = "another transaction was begun within this one and is open: each must end before \
                       the one that was begun earlier on the same session";
@@ -204,6 +205,8 @@ impl<DB: Database> Connection<DB> {
 
     pub(super) async fn turn(&self) -> MutexGuard<'_, Work<DB>> {
         let mut work = self.work.lock().await;
+        // First: an answer that is still to come is not the rollback's.
+        work.session.count_answers().await;
         self.roll_back_dropped(&mut work);
         work
     }
@@ -211,7 +214,9 @@ impl<DB: Database> Connection<DB> {
     /// A transaction on it was dropped open.
     pub(super) fn dropped_open(&self, level: Level) {
         self.dropped.lock().push(level);
-        if let Ok(mut work) = self.work.try_lock() {
+        if let Ok(mut work) = self.work.try_lock()
+            && !work.session.is_owed()
+        {
             self.roll_back_dropped(&mut work);
         }
     }
@@ -261,7 +266,7 @@ impl<DB: Database> Connection<DB> {
         of: Option<Level>,
     ) -> Result<MutexGuard<'_, Work<DB>>, DbErr> {
         let mut work = self.turn().await;
-        work.ready(of).await?;
+        work.ready(of)?;
         Ok(work)
     }
 }

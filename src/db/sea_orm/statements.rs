@@ -131,10 +131,21 @@ pub(super) fn querying(error: sqlx::Error) -> DbErr {
 
 /// Whether the database itself said it.
 pub(super) fn is_an_answer(error: &DbErr) -> bool {
+    matches!(of_sqlx(error), Some(sqlx::Error::Database(_)))
+}
+
+/// Whether the driver or the connection failed: what the database says to the statement may still come,
+/// or never.
+pub(super) fn is_the_drivers(error: &DbErr) -> bool {
+    use sqlx::Error::{Io, Protocol, Tls};
+    matches!(of_sqlx(error), Some(Io(_) | Protocol(_) | Tls(_)))
+}
+
+fn of_sqlx(error: &DbErr) -> Option<&sqlx::Error> {
     match error {
         DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)) => {
-            matches!(&**error, sqlx::Error::Database(_))
+            Some(error)
         }
-        _ => false,
+        _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! One connection out of the pool, and what is known of its state.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,6 +25,17 @@ pub(super) type Asked<'c> = Pin<Box<dyn Future<Output = sqlx::Result<Option<Stri
 /// statements, so that nothing else has to state that bound.
 pub(super) type Speak<DB> = for<'c> fn(&'c mut <DB as Database>::Connection, SqlStr) -> Asked<'c>;
 
+/// What a job's last statement has left for the driver to read.
+#[cfg(feature = "sea-orm")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owed {
+    Nothing,
+    /// It was dropped half-way, and is being answered. The driver may have lost count of the answers.
+    Answer,
+    /// The driver failed at it, and may wait for an answer that nobody will give.
+    Unknown,
+}
+
 /// A connection out of the pool. Dropped, it is closed: only [`give_back`](Self::give_back) returns
 /// it, after its state is known.
 pub(super) struct Lease<DB: Database> {
@@ -38,10 +49,12 @@ pub(super) struct Lease<DB: Database> {
     /// A step of ours was dropped half-way, or failed without an answer of the database's: what
     /// state the connection is in is unknown, and it must not go back.
     suspect: bool,
-    /// A statement of the job's was dropped half-way, where we know of it: the driver may have lost count
-    /// of the answers.
+    /// What the driver may still have to read, where we know of it.
     #[cfg(feature = "sea-orm")]
-    cut: bool,
+    owed: Owed,
+    /// How long to wait for what may never come.
+    #[cfg(feature = "sea-orm")]
+    limit: Duration,
     /// Writes are refused.
     read_only: bool,
     /// Writes were allowed before and must be again.
@@ -53,6 +66,7 @@ impl<DB: Database> Lease<DB> {
         connection: PoolConnection<DB>,
         speak: Speak<DB>,
         dialect: SqlDialect,
+        #[cfg(feature = "sea-orm")] limit: Duration,
     ) -> Self {
         let runtime = Handle::current();
         let connection = Some(connection);
@@ -63,7 +77,9 @@ impl<DB: Database> Lease<DB> {
             runtime,
             suspect: false,
             #[cfg(feature = "sea-orm")]
-            cut: false,
+            owed: Owed::Nothing,
+            #[cfg(feature = "sea-orm")]
+            limit,
             read_only: false,
             restore: false,
         }
@@ -87,23 +103,72 @@ impl<DB: Database> Lease<DB> {
         self.suspect
     }
 
-    /// A statement of the job's is about to be awaited, or was to its end.
+    /// What the job's last statement has left to read: it is about to be awaited, or was to its end.
     #[cfg(feature = "sea-orm")]
-    pub(super) const fn set_cut(&mut self, cut: bool) {
-        self.cut = cut;
+    pub(super) const fn set_owed(&mut self, owed: Owed) {
+        self.owed = owed;
+    }
+
+    /// Whether a statement of the job's is not known to have been answered.
+    #[cfg(feature = "sea-orm")]
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed != Owed::Nothing
     }
 
     /// Sees to it that the next answer is to the next statement, or makes the connection suspect.
     #[cfg(feature = "sea-orm")]
     pub(super) async fn count_answers(&mut self) {
-        if !self.cut || self.suspect {
+        if self.suspect || self.owed == Owed::Nothing {
             return;
         }
-        // Not to say whether it can go back: that it is answered.
-        if let Some(question) = self.dialect.can_go_back() {
-            let _ = self.question(&question).await;
+        if self.dialect == SqlDialect::Postgres && self.owed == Owed::Answer {
+            // It comes, and takes as long as the database does.
+            self.read_what_is_owed().await;
+        } else {
+            let limit = self.limit;
+            let read = tokio::time::timeout(limit, self.read_what_is_owed()).await;
+            self.suspect |= read.is_err();
         }
-        self.cut = false;
+        self.owed = Owed::Nothing;
+    }
+
+    /// Reads it, and asks whether the next answer will be the next statement's own where the driver may
+    /// have lost count; in a transaction also whether that is still there, which the answer might have
+    /// said.
+    #[cfg(feature = "sea-orm")]
+    async fn read_what_is_owed(&mut self) {
+        self.drain().await;
+        if self.suspect || self.dialect != SqlDialect::MySql {
+            return;
+        }
+        let is_open = self.is_open();
+        let question = if is_open { self.dialect.can_commit() } else { self.dialect.can_go_back() };
+        let Some(question) = question else { return };
+        let answer = self.question(&question).await;
+        self.suspect |= answer.is_err() || (is_open && answer.is_ok_and(|can_commit| !can_commit));
+    }
+
+    /// Reads the answers to statements that were dropped half-way, and passes over their errors. Both
+    /// drivers that are spoken to over a wire take the first of these for the answer to what is asked
+    /// next, and PostgreSQL's has sent a `BEGIN` by then that it does not know of.
+    async fn drain(&mut self) {
+        let before = self.suspect;
+        // Dropped half-way, this may leave half of an answer with MySQL's driver, and with no other.
+        self.suspect |= self.dialect == SqlDialect::MySql;
+        let drained = loop {
+            // Hidden in sqlx's documentation, public otherwise; it asks nothing.
+            let flushed = {
+                let mut flush = pin!(self.connection_mut().flush());
+                caught(flush.as_mut()).await
+            };
+            match flushed {
+                // Each is read once, and a connection that is gone says something else after it.
+                Ok(Err(sqlx::Error::Database(_))) => {}
+                Ok(flushed) => break flushed.is_ok(),
+                Err(_) => break false,
+            }
+        };
+        self.suspect = before || !drained;
     }
 
     #[cfg(feature = "sea-orm")]
@@ -162,6 +227,7 @@ impl<DB: Database> Lease<DB> {
 
     /// Begins with `statement`, where writes are allowed: it may ask for a lock to write with.
     pub(super) async fn begin(&mut self, statement: Option<&'static str>) -> sqlx::Result<()> {
+        self.drain().await;
         let before = self.step();
         let statement =
             statement.filter(|_| !self.read_only).map(|statement| statement.into_sql_str());
@@ -172,6 +238,7 @@ impl<DB: Database> Lease<DB> {
     /// Whether a transaction is open that can be committed; `false` when the job's own statements
     /// ended it before. Changes nothing, so it may be dropped half-way.
     pub(super) async fn can_commit(&mut self) -> sqlx::Result<bool> {
+        self.drain().await;
         match self.dialect.can_commit() {
             Some(question) => self.question(&question).await,
             None => Ok(true),
@@ -189,6 +256,7 @@ impl<DB: Database> Lease<DB> {
     }
 
     pub(super) async fn rollback(&mut self) -> sqlx::Result<()> {
+        self.drain().await;
         while self.is_open() {
             let before = self.step();
             let rolled_back = DB::TransactionManager::rollback(self.connection_mut()).await;

@@ -210,7 +210,13 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
     async fn acquire(&self, read_only: bool) -> Result<SqlxHandle<DB>, ProviderError> {
         let failed = |source: sqlx::Error| self.failed(DbVerb::Acquire, source);
         let connection = self.pool.acquire().await.map_err(failed)?;
-        let mut lease = Lease::new(connection, self.speak, self.dialect);
+        let mut lease = Lease::new(
+            connection,
+            self.speak,
+            self.dialect,
+            #[cfg(feature = "sea-orm")]
+            self.acquire_timeout,
+        );
         if read_only {
             lease.refuse_writes().await.map_err(failed)?;
         }
@@ -270,21 +276,21 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
 
     async fn close(&self, handle: &SqlxHandle<DB>) -> Result<(), ProviderError> {
         let taken = self.turn_before_the_end(handle).await?.and_then(Turn::take);
-        // From here it is ours alone: dropped half-way, it is closed.
-        let Some(mut leaving) = taken else {
-            // So that after an abort, or a close dropped half-way, the permit does not return before
-            // the connection either.
+        // From here it is ours alone: dropped half-way, it is closed on the spot, since nobody closes
+        // the handle again before the permit is free.
+        let Some(mut lease) = taken else {
+            // So that after an abort the permit does not return before the connection either.
             handle.seat.discarded().await;
             return Ok(());
         };
-        if leaving.lease().is_suspect() {
-            leaving.out().discard().await;
+        if lease.is_suspect() {
+            lease.discard().await;
             return Ok(());
         }
-        match leaving.lease().clear().await {
-            Ok(()) => leaving.out().give_back().await,
+        match lease.clear().await {
+            Ok(()) => lease.give_back().await,
             Err(source) => {
-                leaving.out().discard().await;
+                lease.discard().await;
                 return Err(self.failed(DbVerb::Close, source));
             }
         }

@@ -110,36 +110,8 @@ impl<DB: Database> Turn<DB> {
     }
 
     /// Takes the connection out for good: nobody gets it after this.
-    pub(super) fn take(mut self) -> Option<Leaving<DB>> {
-        let lease = self.lease.as_mut().and_then(|lease| lease.take())?;
-        Some(Leaving { lease: Some(lease), seat: Arc::clone(&self.seat) })
-    }
-}
-
-/// The connection on its way out of its seat. Dropped on the way, it is given up, and
-/// [`discarded`](Seat::discarded) waits for that.
-pub(super) struct Leaving<DB: Database> {
-    /// `None` only at the end of the way.
-    lease: Option<Lease<DB>>,
-    seat: Arc<Seat<DB>>,
-}
-
-impl<DB: Database> Leaving<DB> {
-    pub(super) fn lease(&mut self) -> &mut Lease<DB> {
-        self.lease.as_mut().expect("it has its connection until it is out")
-    }
-
-    /// For an end that needs nobody to wait for it when it is dropped.
-    pub(super) fn out(mut self) -> Lease<DB> {
-        self.lease.take().expect("it has its connection until it is out")
-    }
-}
-
-impl<DB: Database> Drop for Leaving<DB> {
-    fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.seat.discard_later(lease);
-        }
+    pub(super) fn take(mut self) -> Option<Lease<DB>> {
+        self.lease.as_mut().and_then(|lease| lease.take())
     }
 }
 

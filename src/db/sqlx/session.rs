@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 
 use sqlx::Database;
 
+#[cfg(feature = "sea-orm")]
+use super::lease::Owed;
 use super::seat::{Seat, Turn};
 use crate::account::AccountId;
 use crate::sync::Arc;
@@ -39,7 +41,8 @@ impl<DB: Database> fmt::Debug for SqlxHandle<DB> {
 /// Use [`Connection::begin`](sqlx::Connection::begin) on it for a savepoint within the job's
 /// transaction, or a transaction in a job that has none. On PostgreSQL sqlx rolls back the transaction
 /// around it where that fails or is dropped half-way: what is written after that stays, though the
-/// job's commit is an error, so do not go on. Await its commit to the end: dropped in the middle, a
+/// job's commit is an error, so do not go on. Nor in a job without a transaction: it may have begun one,
+/// and what is written after that is rolled back. Await its commit to the end: dropped in the middle, a
 /// savepoint may be rolled back to an earlier one, with what was written in between. In a job without a
 /// transaction such a commit answers with success where PostgreSQL or MySQL has nothing left to commit.
 ///
@@ -61,12 +64,18 @@ impl<DB: Database> SqlxSession<DB> {
         self.0.set_suspect(false);
     }
 
-    /// A statement is about to be awaited, or was to its end.
-    pub(crate) fn set_cut(&mut self, cut: bool) {
-        self.0.set_cut(cut);
+    /// What its last statement has left to read: it is about to be awaited, or was to its end.
+    pub(crate) fn set_owed(&mut self, owed: Owed) {
+        self.0.set_owed(owed);
     }
 
-    /// Asks, after one that was not, whether the next one's answer will be its own; a doubt where not.
+    /// Whether a statement is not known to have been answered.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.0.is_owed()
+    }
+
+    /// Asks, after one that was not answered, whether the next one's answer will be its own; a doubt
+    /// where not.
     pub(crate) async fn count_answers(&mut self) {
         self.0.count_answers().await;
     }

@@ -3,11 +3,20 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use super::checked::{Checked, done, fails, holds, is_foreign, new_row, same};
+use super::checked::{Checked, Handle, done, fails, holds, is_foreign, new_row, same};
 use super::{ProviderContract, ProviderFixture};
 use crate::account::Account as _;
 use crate::db::{DbProvider as _, ProviderError};
 use crate::sync::Arc;
+
+/// How a read-only handle comes to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadOnlyEnd {
+    RolledBack,
+    /// With what is open still open.
+    Closed,
+    Aborted,
+}
 
 impl<F: ProviderFixture> ProviderContract<F> {
     pub(super) async fn identity(&self) -> Checked {
@@ -130,25 +139,38 @@ impl<F: ProviderFixture> ProviderContract<F> {
 
     pub(super) async fn read_only(&self) -> Checked {
         let provider = self.provider();
-        for (transactional, is_aborted) in
-            [(false, false), (true, false), (false, true), (true, true)]
-        {
+        for (transactional, end) in [
+            (false, ReadOnlyEnd::RolledBack),
+            (true, ReadOnlyEnd::RolledBack),
+            (true, ReadOnlyEnd::Closed),
+            (false, ReadOnlyEnd::Aborted),
+            (true, ReadOnlyEnd::Aborted),
+        ] {
             let handle = done("acquire", provider.acquire(true).await)?;
             let restricted = self.connection(&provider, &handle).await?;
             if transactional {
+                // Not only the first one, whichever way that ended.
+                for commits in [true, false] {
+                    done("begin", provider.begin(&handle).await)?;
+                    if commits {
+                        done("commit", provider.commit(&handle).await)?;
+                    } else {
+                        self.refused(&provider, &handle).await?;
+                        done("rollback", provider.rollback(&handle).await)?;
+                    }
+                }
                 done("begin", provider.begin(&handle).await)?;
             }
-            let row = new_row();
-            let mut session = self.session(&provider, &handle)?;
-            let inserted = self.fixture.insert(&mut session, row).await;
-            drop(session);
-            holds("a read-only session can write", inserted.is_err())?;
-            if is_aborted {
-                provider.abort(&handle);
-            } else {
-                done("rollback", provider.rollback(&handle).await)?;
+            let row = self.refused(&provider, &handle).await?;
+            match end {
+                ReadOnlyEnd::RolledBack => {
+                    done("rollback", provider.rollback(&handle).await)?;
+                }
+                ReadOnlyEnd::Closed => {}
+                ReadOnlyEnd::Aborted => provider.abort(&handle),
             }
             done("close", provider.close(&handle).await)?;
+            self.nothing_left("after a read-only session").await?;
             self.rows("of a read-only session", row, 0).await?;
 
             // Whoever gets that connection next; a provider may also have closed it.
@@ -168,6 +190,15 @@ impl<F: ProviderFixture> ProviderContract<F> {
             }
         }
         Ok(())
+    }
+
+    /// A row that a read-only session did not take.
+    async fn refused(&self, provider: &F::Provider, handle: &Handle<F>) -> Checked<u64> {
+        let row = new_row();
+        let mut session = self.session(provider, handle)?;
+        let inserted = self.fixture.insert(&mut session, row).await;
+        holds("a read-only session can write", inserted.is_err())?;
+        Ok(row)
     }
 
     pub(super) async fn foreign(&self) -> Checked {

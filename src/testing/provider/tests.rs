@@ -14,6 +14,7 @@ fn contract(fault: Option<Fault>) -> ProviderContract<Toys> {
 #[tokio::test(start_paused = true)]
 async fn a_provider_in_order_keeps_every_clause() {
     contract(None).assert().await;
+    contract(Some(Fault::WaitsInVain)).assert().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,6 +32,17 @@ async fn every_fault_is_found_by_its_clause() {
         (Fault::WritesReadOnly, Clause::ReadOnly),
         (Fault::StaysReadOnly, Clause::ReadOnly),
         (Fault::StaysReadOnlyAborted, Clause::ReadOnly),
+        (Fault::StaysReadOnlyOpen, Clause::ReadOnly),
+        (Fault::WritesReadOnlyLater, Clause::ReadOnly),
+        (Fault::KeepsReadOnlyAborted, Clause::ReadOnly),
+        (Fault::ChainsCommits, Clause::Isolation),
+        (Fault::ReconnectsAtRollback, Clause::SameConnection),
+        (Fault::KeepsHalfAcquired, Clause::HalfWay),
+        (Fault::LosesOnceDropped, Clause::Isolation),
+        (Fault::WorksClosed, Clause::OneConnection),
+        (Fault::BeginsTwice, Clause::Order),
+        (Fault::FailsToRollBackAgain, Clause::Rollback),
+        (Fault::KeepsIdleAborted, Clause::HalfWay),
         (Fault::TakesForeign, Clause::Foreign),
         (Fault::KeepsRolledBack, Clause::Rollback),
         (Fault::CommitsAtClose, Clause::Close),

@@ -35,6 +35,19 @@ pub(super) enum Fault {
     LosesLate,
     ClosesInUse,
     StaysReadOnlyAborted,
+    StaysReadOnlyOpen,
+    WritesReadOnlyLater,
+    KeepsReadOnlyAborted,
+    ChainsCommits,
+    ReconnectsAtRollback,
+    KeepsHalfAcquired,
+    LosesOnceDropped,
+    WorksClosed,
+    BeginsTwice,
+    FailsToRollBackAgain,
+    KeepsIdleAborted,
+    /// No fault: it waits for an answer as long as it cares to.
+    WaitsInVain,
     IgnoresBroken,
     HangsBroken,
     TakesTwo,
@@ -134,6 +147,12 @@ impl ToySession {
 
 impl Drop for ToySession {
     fn drop(&mut self) {
+        if self.fault == Some(Fault::LosesOnceDropped)
+            && let Some(connection) = self.connection()
+            && let Some(staged) = &mut connection.staged
+        {
+            staged.clear();
+        }
         drop(self.lease.take());
         if self.is_aborted.load(Ordering::SeqCst)
             && self.fault != Some(Fault::ForgetsAbortInUse)
@@ -157,6 +176,11 @@ impl Toy {
             return Ok(());
         }
         Err(ProviderError::Foreign { provider: Arc::clone(&self.name) })
+    }
+
+    /// Read-only for one transaction, as a `SET TRANSACTION READ ONLY` is.
+    fn lift(&self, connection: &mut Connection) {
+        connection.read_only &= !self.has(Fault::WritesReadOnlyLater);
     }
 
     fn closed(&self) -> ProviderError {
@@ -202,7 +226,12 @@ impl Toy {
             if self.has(Fault::HangsBroken) {
                 std::future::pending().await
             }
-            return Err(ProviderError::failed(Arc::clone(&self.name), verb, "broken"));
+            let provider = Arc::clone(&self.name);
+            if self.has(Fault::WaitsInVain) {
+                let limit = self.acquire_timeout();
+                return Err(ProviderError::TimedOut { provider, verb, limit });
+            }
+            return Err(ProviderError::failed(provider, verb, "broken"));
         }
         let state = step(connection).err();
         // Taken from the handle meanwhile: dropped here, it is nowhere.
@@ -247,6 +276,11 @@ impl DbProvider for Toy {
 
     async fn acquire(&self, read_only: bool) -> Result<ToyHandle, ProviderError> {
         let read_only = read_only && !self.has(Fault::WritesReadOnly);
+        if self.has(Fault::KeepsHalfAcquired) {
+            let half = std::mem::ManuallyDrop::new(self.lease(read_only));
+            tokio::task::yield_now().await;
+            drop(std::mem::ManuallyDrop::into_inner(half));
+        }
         tokio::task::yield_now().await;
         let lease = self.lease(read_only);
         Ok(ToyHandle {
@@ -283,6 +317,7 @@ impl DbProvider for Toy {
                 connection.number += 1_000;
             }
             match connection.staged {
+                Some(_) if self.has(Fault::BeginsTwice) => Ok(()),
                 Some(_) => Err("a transaction open"),
                 None => {
                     connection.staged = Some(Vec::new());
@@ -295,14 +330,18 @@ impl DbProvider for Toy {
 
     async fn commit(&self, handle: &ToyHandle) -> Result<(), ProviderError> {
         let store = &self.store;
-        self.step(handle, DbVerb::Commit, |connection| match connection.staged.take() {
-            Some(_) if self.has(Fault::CommitsNothing) => Ok(()),
-            Some(staged) => {
-                store.lock().rows.extend(staged);
-                Ok(())
+        self.step(handle, DbVerb::Commit, |connection| {
+            self.lift(connection);
+            match connection.staged.take() {
+                Some(_) if self.has(Fault::CommitsNothing) => Ok(()),
+                Some(staged) => {
+                    store.lock().rows.extend(staged);
+                    connection.staged = self.has(Fault::ChainsCommits).then(Vec::new);
+                    Ok(())
+                }
+                None if self.has(Fault::CommitsWithoutBegin) => Ok(()),
+                None => Err("no transaction open"),
             }
-            None if self.has(Fault::CommitsWithoutBegin) => Ok(()),
-            None => Err("no transaction open"),
         })
         .await
     }
@@ -318,7 +357,14 @@ impl DbProvider for Toy {
         let store = &self.store;
         let rolled_back = self
             .step(handle, DbVerb::Rollback, |connection| {
+                self.lift(connection);
                 let staged = connection.staged.take();
+                if staged.is_none() && self.has(Fault::FailsToRollBackAgain) {
+                    return Err("no transaction open");
+                }
+                if self.has(Fault::ReconnectsAtRollback) {
+                    connection.number += 1_000;
+                }
                 if self.has(Fault::KeepsRolledBack) {
                     store.lock().rows.extend(staged.into_iter().flatten());
                 }
@@ -342,13 +388,18 @@ impl DbProvider for Toy {
             self.store.lock().idle.push(connection);
             return Ok(());
         }
+        if self.has(Fault::WorksClosed) {
+            return Ok(());
+        }
         let Some(mut lease) = handle.seat.lock().await.take() else { return Ok(()) };
         if let Some(connection) = lease.connection.as_mut() {
+            let is_open = connection.staged.is_some();
             let staged = connection.staged.take().into_iter().flatten();
             if self.has(Fault::CommitsAtClose) {
                 self.store.lock().rows.extend(staged);
             }
-            connection.read_only &= self.has(Fault::StaysReadOnly);
+            connection.read_only &=
+                self.has(Fault::StaysReadOnly) || (is_open && self.has(Fault::StaysReadOnlyOpen));
         }
         if lease.connection.as_ref().is_some_and(|connection| connection.is_broken) {
             lease.connection = None;
@@ -368,6 +419,15 @@ impl DbProvider for Toy {
         }
         handle.is_aborted.store(true, Ordering::SeqCst);
         if let Ok(mut seat) = handle.seat.try_lock() {
+            let keeps =
+                seat.as_ref().and_then(|lease| lease.connection.as_ref()).is_some_and(|kept| {
+                    (kept.read_only && self.has(Fault::KeepsReadOnlyAborted))
+                        || (kept.staged.is_none() && self.has(Fault::KeepsIdleAborted))
+                });
+            if keeps {
+                std::mem::forget(seat.take());
+                return;
+            }
             if let Some(lease) = seat.as_mut() {
                 if self.has(Fault::StaysReadOnlyAborted) {
                     lease.connection.as_mut().expect("not ended").staged = None;
