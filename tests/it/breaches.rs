@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use admit::{Account, Admission, Demand, TryAdmitError};
+use admit::{Account, Admission, AdmitError, Demand, TryAdmitError};
 
 use crate::support::*;
 
@@ -149,4 +149,25 @@ async fn an_account_that_contradicts_itself_to_thousands_holds_nobody_else_up() 
     drop(admission.try_admit(permits(&b, 1)).unwrap());
     assert!(admission.try_admit(permits(&a, 1)).is_err());
     drop((head, line, held));
+}
+
+/// It was well when its job was found short of it.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_begins_to_panic_fails_who_waits_on_it_behind_the_head() {
+    for method in ["fits", "earliest_fit"] {
+        let admission = started();
+        let (a, own) = (named("a", 1), Own::new("own"));
+        let held = admission.try_admit(permits(&a, 1)).unwrap();
+        let head = parked(&admission, permits(&a, 1));
+        own.set(|script| script.names = Some(secs(60)));
+        let mut waiter = parked(&admission, Demand::new().permit(&own));
+        settle().await;
+        own.set(|script| script.panics = Some(method));
+        own.link().grew();
+        settle().await;
+        let error = landed(&mut waiter).unwrap_err();
+        assert!(matches!(error, AdmitError::AccountFault { .. }), "{method}: {error}");
+        assert!(!head.is_woken());
+        drop(held);
+    }
 }

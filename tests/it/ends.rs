@@ -208,3 +208,16 @@ async fn a_token_that_is_cancelled_at_the_first_poll_comes_before_everything_els
     let outcome = admission.admit(permits(&a, 1)).cancelled_by(token).await;
     assert!(matches!(outcome, Err(AdmitError::Cancelled)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn drained_resolves_as_the_last_who_waits_gives_up() {
+    let (admission, elsewhere) = (started(), started());
+    let a = gate(1);
+    let held = elsewhere.try_admit(permits(&a, 1)).unwrap();
+    let waiter = parked(&admission, permits(&a, 1));
+    let mut drained = spawn(admission.drained());
+    assert!(drained.poll().is_pending());
+    drop(waiter);
+    assert!(drained.is_woken() && drained.poll().is_ready());
+    drop(held);
+}

@@ -119,3 +119,15 @@ async fn a_grant_still_settles_what_it_holds_of_an_account_that_was_resized() {
     assert_eq!((a.status().active, a.status().available_permits), (0, 1));
     assert_eq!(a.link().waiting(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_early_lets_those_go_who_wait_in_another_admission() {
+    let (admission, elsewhere) = (started(), started());
+    let a = gate(1);
+    let held = elsewhere.try_admit(permits(&a, 1)).unwrap();
+    let mut waiter = parked(&admission, permits(&a, 1));
+    assert!(held.release_one(&a));
+    settle().await;
+    drop(granted(&mut waiter));
+    drop(held);
+}

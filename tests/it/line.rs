@@ -1,6 +1,9 @@
 //! One line: order, reservation, and who goes past whom.
 
-use admit::{AdmitError, Demand, TryAdmitError};
+use std::sync::Arc;
+
+use admit::testing::ScriptedMemory;
+use admit::{Admission, AdmitError, Amount, Demand, MemoryGate, TryAdmitError};
 
 use crate::support::*;
 
@@ -167,4 +170,62 @@ async fn a_job_that_moves_to_another_task_while_it_waits_is_woken_there() {
     drop(held);
     drop(granted(&mut moved));
     admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_meets_full_memory_on_an_admission_at_rest_is_looked_at_again_in_time() {
+    let (place, memory) = (gate(1), ScriptedMemory::at_percent(50.0));
+    let gate = MemoryGate::builder().source(Arc::clone(&memory)).build().unwrap();
+    let admission = Admission::builder().memory_gate(gate).start().unwrap();
+    // The evaluator has looked, and sleeps.
+    pass_time(secs(1)).await;
+    memory.set_percent(99.0);
+    pass_time(secs(1)).await;
+    let mut waiter = parked(&admission, permits(&place, 1));
+    pass_time(secs(1)).await;
+    memory.set_percent(50.0);
+    pass_time(secs(2)).await;
+    drop(granted(&mut waiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whom_a_release_had_no_look_left_for_goes_all_the_same() {
+    let admission = started();
+    let (a, b) = (gate(1), gate(1_000));
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let all = admission.try_admit(permits(&b, 1_000)).unwrap();
+    let head = parked(&admission, permits(&a, 1).permit(&b));
+    let mut line: Vec<_> = (1..=40).map(|n| parked(&admission, permits(&b, n))).collect();
+    settle().await;
+    drop(all);
+    assert!(!line[39].is_woken(), "a release looks at 32 at the most");
+    settle().await;
+    line.iter_mut().for_each(|waiter| drop(granted(waiter)));
+    drop((held, head));
+    admission.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_hour_came_goes_before_a_newcomer_that_reads_no_clock() {
+    let admission = Admission::builder().build().unwrap();
+    let (a, g, b) = (gate(1), gate(1), bucket(60, 60));
+    let held = admission.try_admit(permits(&a, 1).tokens(&b, 60)).unwrap();
+    let head = parked(&admission, permits(&a, 1));
+    let mut due = parked(&admission, permits(&g, 1).tokens(&b, 10));
+    tokio::time::advance(secs(10)).await;
+    assert!(admission.try_admit(permits(&g, 1)).is_err(), "it went past who could go");
+    drop(granted(&mut due));
+    drop((held, head));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_out_behind_the_head_says_what_is_set_aside() {
+    let admission = started();
+    let a = gate(2);
+    let held = admission.try_admit(permits(&a, 1)).unwrap();
+    let head = parked(&admission, permits(&a, 2));
+    let error = admission.admit(permits(&a, 1)).within(secs(1)).await.unwrap_err();
+    let AdmitError::TimedOut { shortages, .. } = &error else { panic!("{error}") };
+    assert_eq!(shortages[0].reserved_ahead, Amount::permits(2));
+    drop((held, head));
 }
