@@ -5,7 +5,7 @@
 //!
 //! ```sh
 //! cargo run                                   # on this machine: shows that the scenes run
-//! MIRIFLAGS="-Zmiri-many-seeds=0..64 -Zmiri-preemption-rate=0.1" cargo +nightly miri run
+//! MIRIFLAGS="-Zmiri-many-seeds=0..32 -Zmiri-preemption-rate=0.1" cargo +nightly miri run
 //! MIRIFLAGS=… cargo +nightly miri run -- resize             # only the scenes with this in their names
 //! ```
 //!
