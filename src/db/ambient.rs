@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::boxed::{AnyHandle, key_of};
 use super::{DbProvider, DbVerb, ProviderError};
+use crate::caught::contain;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The handles a job holds, by their providers' keys.
@@ -135,7 +136,7 @@ where
     // Boxed, here and below: what it takes to get and end a connection is large, and this is part of
     // the job's own future.
     let second = Box::pin(Second::open(provider, outer.read_only)).await?;
-    let inner = Arc::new(outer.with(provider, Arc::clone(&second.handle)));
+    let inner = Arc::new(outer.with(provider, Arc::clone(second.handle())));
     let done = in_scope(inner, async { work().await }).await;
     match done {
         Ok(done) => {
@@ -152,19 +153,24 @@ where
 /// A session beside the job's own. Dropped, it is aborted.
 struct Second<P: DbProvider> {
     provider: Arc<P>,
-    handle: Arc<P::Handle>,
+    /// `None` only on the way out.
+    handle: Option<Arc<P::Handle>>,
 }
 
 impl<P: DbProvider> Second<P> {
+    const fn handle(&self) -> &Arc<P::Handle> {
+        self.handle.as_ref().expect("it has its handle until it is dropped")
+    }
+
     async fn open(provider: &Arc<P>, read_only: bool) -> Result<Self, ProviderError> {
         let acquired = within(&**provider, DbVerb::Acquire, provider.acquire(read_only)).await?;
-        let second = Self { provider: Arc::clone(provider), handle: Arc::new(acquired) };
-        within(&**provider, DbVerb::Begin, provider.begin(&second.handle)).await?;
+        let second = Self { provider: Arc::clone(provider), handle: Some(Arc::new(acquired)) };
+        within(&**provider, DbVerb::Begin, provider.begin(second.handle())).await?;
         Ok(second)
     }
 
     async fn commit(self) -> Result<(), ProviderError> {
-        let (provider, handle) = (&*self.provider, &*self.handle);
+        let (provider, handle) = (&*self.provider, &**self.handle());
         let committed = async {
             within(provider, DbVerb::Commit, provider.commit(handle)).await?;
             within(provider, DbVerb::AwaitCompletion, provider.await_completion(handle)).await
@@ -178,7 +184,7 @@ impl<P: DbProvider> Second<P> {
     }
 
     async fn roll_back(self) {
-        let (provider, handle) = (&*self.provider, &*self.handle);
+        let (provider, handle) = (&*self.provider, &**self.handle());
         // Neither may hide why it came to this; what cannot be rolled back is not committed either.
         if within(provider, DbVerb::Rollback, provider.rollback(handle)).await.is_ok() {
             self.close().await;
@@ -186,7 +192,7 @@ impl<P: DbProvider> Second<P> {
     }
 
     async fn close(self) {
-        let (provider, handle) = (&*self.provider, &*self.handle);
+        let (provider, handle) = (&*self.provider, &**self.handle());
         // The work is done or undone by now. A session that does not close is aborted on drop.
         if let Err(error) = within(provider, DbVerb::Close, provider.close(handle)).await {
             tracing::debug!(%error, "a second session was not returned in order");
@@ -196,8 +202,11 @@ impl<P: DbProvider> Second<P> {
 
 impl<P: DbProvider> Drop for Second<P> {
     fn drop(&mut self) {
-        // After a close this does nothing.
-        self.provider.abort(&self.handle);
+        // Neither is ours, and we may be unwinding. After a close the abort does nothing.
+        if let Some(handle) = self.handle.take() {
+            contain("a provider's abort", || self.provider.abort(&handle));
+            contain("a provider's handle's drop", || drop(handle));
+        }
     }
 }
 

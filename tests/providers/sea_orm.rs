@@ -855,3 +855,92 @@ async fn a_transaction_dropped_while_a_statement_of_it_is_prepared_hangs_nothing
     }
     database.drop().await;
 }
+
+/// A statement that is dropped while it waits for the answer to an earlier one costs no more than that:
+/// with a time-out around each, a slow one may well outlast two.
+#[tokio::test]
+async fn a_slow_statement_that_outlasts_several_time_outs_costs_its_session_nothing() {
+    if let Some(database) = MySqlDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        let sleeps = |seconds: f64| {
+            let sql = "SELECT SLEEP(?)";
+            Statement::from_sql_and_values(DbBackend::MySql, sql, [seconds.into()])
+        };
+        outlasts(&provider, sleeps).await;
+        assert_eq!(database.rows(1).await, 2);
+        database.drop().await;
+    }
+    if let Some(database) = PostgresDatabase::open(1).await {
+        let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+        let sleeps = |seconds: f64| {
+            let sql = "SELECT 1 FROM pg_sleep($1)";
+            Statement::from_sql_and_values(DbBackend::Postgres, sql, [seconds.into()])
+        };
+        outlasts(&provider, sleeps).await;
+        assert_eq!(database.rows(1).await, 2);
+        database.drop().await;
+    }
+}
+
+async fn outlasts<DB: sqlx::Database>(
+    provider: &Arc<SeaOrmProvider<DB>>,
+    sleeps: impl Fn(f64) -> Statement,
+) {
+    for transactional in [true, false] {
+        let handle = provider.acquire(false).await.unwrap();
+        if transactional {
+            provider.begin(&handle).await.unwrap();
+        }
+        let session = provider.session(&handle).unwrap();
+        // Once before, so that the next is not dropped while it is prepared.
+        session.query_one_raw(sleeps(0.0)).await.unwrap();
+        {
+            let mut slow = session.query_one_raw(sleeps(0.5));
+            for _ in 0..3 {
+                assert!(futures::poll!(&mut slow).is_pending());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        for _ in 0..3 {
+            let mut next = session.query_one_raw(sleeps(0.0));
+            for _ in 0..3 {
+                let _ = futures::poll!(&mut next);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        insert(&session, 1).await.unwrap();
+        drop(session);
+        if transactional {
+            provider.commit(&handle).await.unwrap();
+        }
+        provider.close(&handle).await.unwrap();
+    }
+}
+
+/// What is set in a transaction as it begins may be dropped half-way, too.
+#[tokio::test]
+async fn the_error_of_a_setting_that_was_dropped_is_told_to_nobody_else() {
+    let Some(database) = PostgresDatabase::open(1).await else { return };
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    for polls in (1..=4).cycle().take(60) {
+        let handle = provider.acquire(false).await.unwrap();
+        provider.begin(&handle).await.unwrap();
+        let session = provider.session(&handle).unwrap();
+        // After this no level can be set.
+        insert(&session, 1).await.unwrap();
+        let mut begin = session.begin_with_config(Some(IsolationLevel::Serializable), None);
+        for _ in 0..polls {
+            if futures::poll!(&mut begin).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(begin);
+        if let Err(error) = insert(&session, 2).await {
+            assert!(error.to_string().contains("takes no more statements"), "{error}");
+        }
+        drop(session);
+        provider.close(&handle).await.unwrap();
+    }
+    database.drop().await;
+}

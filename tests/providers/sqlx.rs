@@ -6,7 +6,10 @@ use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::time::Duration;
 
-use admit::{Account, DbProvider, DbVerb, ProviderError, SqlDialect, SqlxProvider, SqlxSession};
+use admit::{
+    Account, Admission, BoxError, DbProvider, DbVerb, JobRunner, ProviderError, Requirements,
+    SqlDialect, SqlxProvider, SqlxSession,
+};
 use sqlx::any::AnyPoolOptions;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
@@ -577,4 +580,26 @@ fn a_guard_that_goes_with_its_thread_after_its_runtime_ends_no_process() {
         }
         Runtime::new().unwrap().block_on(async { drop(file) });
     }
+}
+
+/// SQLite's driver says goodbye when the statement that runs has ended. A provider that waits less than
+/// sqlx's own pool does gives the connection up in time.
+#[tokio::test]
+async fn a_connection_that_is_slow_to_close_is_gone_before_its_permit_is_free() {
+    let database = SqliteFile::open(1).await;
+    let provider = SqlxProvider::builder("main", 1, database.pool.clone());
+    let provider = &provider.acquire_timeout(Duration::from_millis(400)).build().unwrap();
+    let admission = Admission::builder().start().unwrap();
+    let runner = JobRunner::builder(&admission).build().unwrap();
+    let counts =
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000000)
+                  SELECT max(i) FROM n";
+    let work = async |resources: admit::Resources| {
+        let mut session = resources.get(provider)?;
+        session.execute(counts).await?;
+        Ok::<_, BoxError>(())
+    };
+    let run = runner.job(Requirements::new().database(provider)).within(Duration::from_millis(40));
+    run.run(work).await.unwrap_err();
+    assert_eq!((provider.account().status().active, database.out()), (0, 0));
 }

@@ -69,7 +69,7 @@ impl<DB: Database> Work<DB> {
     }
 
     /// Awaits a statement of one of the transactions, or of the session.
-    async fn run<S, T>(
+    pub(super) async fn run<S, T>(
         &mut self,
         of: Option<Level>,
         verb: Verb<DB, S, T>,

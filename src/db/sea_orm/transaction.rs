@@ -44,7 +44,8 @@ impl<DB: Database> SeaOrmTransaction<DB> {
         // From here it is rolled back, unless it comes out of this in order.
         let transaction = Self { connection: Arc::clone(connection), open: Some(level) };
         if let Some(after) = after {
-            (connection.statements.execute_unprepared)(&mut work.session, after).await?;
+            let verb = connection.statements.execute_unprepared;
+            work.run(Some(level), verb, after).await?;
         }
         drop(work);
         Ok(transaction)

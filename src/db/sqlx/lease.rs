@@ -15,7 +15,7 @@ use super::dialect::Question;
 use crate::caught::caught;
 use crate::error::panic_message;
 
-/// How long a connection may take to say goodbye, as sqlx's own pool has it.
+/// How long a connection may take to say goodbye at most, as sqlx's own pool has it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a statement answered with: the name of the first column of its last row, if there was a row.
@@ -53,7 +53,6 @@ pub(super) struct Lease<DB: Database> {
     #[cfg(feature = "sea-orm")]
     owed: Owed,
     /// How long to wait for what may never come.
-    #[cfg(feature = "sea-orm")]
     limit: Duration,
     /// Writes are refused.
     read_only: bool,
@@ -66,7 +65,7 @@ impl<DB: Database> Lease<DB> {
         connection: PoolConnection<DB>,
         speak: Speak<DB>,
         dialect: SqlDialect,
-        #[cfg(feature = "sea-orm")] limit: Duration,
+        limit: Duration,
     ) -> Self {
         let runtime = Handle::current();
         let connection = Some(connection);
@@ -78,7 +77,6 @@ impl<DB: Database> Lease<DB> {
             suspect: false,
             #[cfg(feature = "sea-orm")]
             owed: Owed::Nothing,
-            #[cfg(feature = "sea-orm")]
             limit,
             read_only: false,
             restore: false,
@@ -116,19 +114,22 @@ impl<DB: Database> Lease<DB> {
     }
 
     /// Sees to it that the next answer is to the next statement, or makes the connection suspect.
+    ///
+    /// Dropped half-way, it leaves as much to read as a statement that is dropped, and so as much to
+    /// count.
     #[cfg(feature = "sea-orm")]
     pub(super) async fn count_answers(&mut self) {
         if self.suspect || self.owed == Owed::Nothing {
             return;
         }
-        if self.dialect == SqlDialect::Postgres && self.owed == Owed::Answer {
+        let is_in_order = if self.dialect == SqlDialect::Postgres && self.owed == Owed::Answer {
             // It comes, and takes as long as the database does.
-            self.read_what_is_owed().await;
+            self.read_what_is_owed().await
         } else {
             let limit = self.limit;
-            let read = tokio::time::timeout(limit, self.read_what_is_owed()).await;
-            self.suspect |= read.is_err();
-        }
+            tokio::time::timeout(limit, self.read_what_is_owed()).await.unwrap_or(false)
+        };
+        self.suspect |= !is_in_order;
         self.owed = Owed::Nothing;
     }
 
@@ -136,16 +137,17 @@ impl<DB: Database> Lease<DB> {
     /// have lost count; in a transaction also whether that is still there, which the answer might have
     /// said.
     #[cfg(feature = "sea-orm")]
-    async fn read_what_is_owed(&mut self) {
-        self.drain().await;
-        if self.suspect || self.dialect != SqlDialect::MySql {
-            return;
+    async fn read_what_is_owed(&mut self) -> bool {
+        if !self.flush().await {
+            return false;
+        }
+        if self.dialect != SqlDialect::MySql {
+            return true;
         }
         let is_open = self.is_open();
         let question = if is_open { self.dialect.can_commit() } else { self.dialect.can_go_back() };
-        let Some(question) = question else { return };
-        let answer = self.question(&question).await;
-        self.suspect |= answer.is_err() || (is_open && answer.is_ok_and(|can_commit| !can_commit));
+        let Some(question) = question else { return true };
+        self.put(&question).await.is_ok_and(|is_yes| is_yes || !is_open)
     }
 
     /// Reads the answers to statements that were dropped half-way, and passes over their errors. Both
@@ -155,7 +157,13 @@ impl<DB: Database> Lease<DB> {
         let before = self.suspect;
         // Dropped half-way, this may leave half of an answer with MySQL's driver, and with no other.
         self.suspect |= self.dialect == SqlDialect::MySql;
-        let drained = loop {
+        let drained = self.flush().await;
+        self.suspect = before || !drained;
+    }
+
+    /// `false` where the driver cannot read on.
+    async fn flush(&mut self) -> bool {
+        loop {
             // Hidden in sqlx's documentation, public otherwise; it asks nothing.
             let flushed = {
                 let mut flush = pin!(self.connection_mut().flush());
@@ -167,8 +175,7 @@ impl<DB: Database> Lease<DB> {
                 Ok(flushed) => break flushed.is_ok(),
                 Err(_) => break false,
             }
-        };
-        self.suspect = before || !drained;
+        }
     }
 
     #[cfg(feature = "sea-orm")]
@@ -188,6 +195,11 @@ impl<DB: Database> Lease<DB> {
 
     async fn question(&mut self, question: &Question) -> sqlx::Result<bool> {
         let before = self.step();
+        let answer = self.put(question).await;
+        self.stepped(before, answer)
+    }
+
+    async fn put(&mut self, question: &Question) -> sqlx::Result<bool> {
         let speak = self.speak;
         let answer = {
             let mut asked = speak(self.connection_mut(), question.statement());
@@ -200,7 +212,7 @@ impl<DB: Database> Lease<DB> {
                 panic_message(payload.into_inner())
             )))
         });
-        self.stepped(before, question.read(answer))
+        question.read(answer)
     }
 
     /// What is about to be awaited may be dropped half-way.
@@ -305,7 +317,9 @@ impl<DB: Database> Lease<DB> {
             // one that cannot is closed by being dropped.
             let future = Some(Box::pin(connection.close()));
             let closing = DroppedInside { future, runtime: self.runtime.clone() };
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+            // A close of the handle that waits for this has the whole limit, and then the permit goes.
+            let limit = CLOSE_TIMEOUT.min(self.limit / 2);
+            let _ = tokio::time::timeout(limit, closing).await;
         }
     }
 

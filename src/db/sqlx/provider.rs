@@ -210,13 +210,7 @@ impl<DB: Database> DbProvider for SqlxProvider<DB> {
     async fn acquire(&self, read_only: bool) -> Result<SqlxHandle<DB>, ProviderError> {
         let failed = |source: sqlx::Error| self.failed(DbVerb::Acquire, source);
         let connection = self.pool.acquire().await.map_err(failed)?;
-        let mut lease = Lease::new(
-            connection,
-            self.speak,
-            self.dialect,
-            #[cfg(feature = "sea-orm")]
-            self.acquire_timeout,
-        );
+        let mut lease = Lease::new(connection, self.speak, self.dialect, self.acquire_timeout);
         if read_only {
             lease.refuse_writes().await.map_err(failed)?;
         }

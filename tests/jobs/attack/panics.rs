@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use admit::{
-    Admission, DbVerb, Decimal, Demand, JobError, JobInfo, Money, Priced, Prices, Requirements,
-    Reservation, Resources, RunError, SpendGate, SpendLedger, SpendRefusal, UpstreamFailure, Usage,
+    Admission, DbVerb, Decimal, Demand, JobError, JobInfo, Money, Priced, Prices, ProviderError,
+    Requirements, Reservation, Resources, RunError, SpendGate, SpendLedger, SpendRefusal,
+    UpstreamFailure, Usage, requires_new,
 };
 use futures::FutureExt;
 use tokio::runtime::Builder;
@@ -397,4 +398,25 @@ async fn a_closure_that_breaks_as_its_jobs_panic_goes_on_does_not_end_the_proces
         assert_eq!(payload.downcast_ref(), Some(&expected));
         world.settled().await;
     }
+}
+
+/// What a second session's provider panics with, while the job's own panic goes on, would end the process.
+#[tokio::test(start_paused = true)]
+async fn a_second_session_whose_abort_and_drop_panic_takes_neither_the_answer_nor_the_process() {
+    let world = World::new();
+    let abort_panics_with = || panic_any(Bomb);
+    let broken =
+        Arc::new(Guarded { drop_panics: true, abort_panics_with, ..Guarded::new("one", 1) });
+    let (runner, database) = (&world.runner, &broken);
+    let run = async |end: fn() -> Result<u8, ProviderError>| {
+        let job = async |_| requires_new(database, async || end()).await;
+        runner.run(Requirements::new().database(database), job).await
+    };
+    assert_eq!(run(|| Ok(7)).await.unwrap(), 7);
+    let failed = || Err(ProviderError::failed("one", DbVerb::Commit, "its own"));
+    assert!(matches!(run(failed).await, Err(RunError::Job(ProviderError::Failed { .. }))));
+    let panicked = AssertUnwindSafe(run(|| panic!("its own"))).catch_unwind().await;
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"its own"));
+    world.settled().await;
+    assert_eq!(broken.in_use(), 0);
 }
