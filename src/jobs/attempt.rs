@@ -117,7 +117,6 @@ impl Attempts<'_> {
             tenure.undo().await;
             return Err(fault);
         }
-        tenure.start();
         let told = Told(CancellationToken::new());
         let resources = Resources::new(
             Arc::clone(&self.plan),
@@ -128,7 +127,7 @@ impl Attempts<'_> {
             told.0.clone(),
             record.attempts,
         );
-        let worked = caught(pin!(self.work(resources, &told, job))).await;
+        let worked = caught(pin!(self.work(&mut tenure, resources, &told, job))).await;
         // So may one of the job's destructors.
         let worked = worked.unwrap_or_else(Worked::Panicked);
         // Before the commit and the clean-up, which wait for the guards these tasks hold.
@@ -188,6 +187,7 @@ impl Attempts<'_> {
     /// Polls the job's future to its end, or drops it. Its destructor has run when this returns.
     async fn work<T, E, F, Fut>(
         &self,
+        tenure: &mut Tenure,
         resources: Resources,
         told: &Told,
         job: &mut F,
@@ -197,7 +197,12 @@ impl Attempts<'_> {
         Fut: Future<Output = Result<T, E>>,
     {
         let bound = resources.bound();
-        let job = pin!(in_scope(bound, async { job(resources).await }));
+        // Started where the job is called and not before: a task that may do no more in this poll
+        // comes here in its next, if there is one.
+        let job = pin!(in_scope(bound, async {
+            tenure.start();
+            job(resources).await
+        }));
         let mut job = pin!(caught(job));
         let limit = tokio::select! {
             biased;

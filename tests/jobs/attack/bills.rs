@@ -1,11 +1,17 @@
-//! What a job is charged: prices that are none, digits without end, accounts named twice.
+//! What a job is charged: prices that are none, digits without end, accounts named twice, and work
+//! that did not begin.
+
+use std::pin::pin;
+use std::sync::Arc;
 
 use admit::{
     Account, Amount, Decimal, JobInfo, ModelSpec, Money, Prices, Requirements, Resources, RunError,
     SpendLedger, Usage,
 };
+use futures::poll;
 use tokio::time::Instant;
 
+use super::guarded::Guarded;
 use crate::support::World;
 
 fn decimal(text: &str) -> Decimal {
@@ -112,4 +118,32 @@ async fn a_call_recorded_in_parts_adds_up_to_what_it_used() {
         Ok::<_, String>(())
     };
     world.runner.run(requirements, job).await.unwrap();
+}
+
+/// A task may do only so much in one poll; where that is spent just before the job is called, the job is
+/// called at the next poll, if there is one.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_just_before_its_job_is_called_costs_nothing() {
+    let ledger = SpendLedger::new();
+    let world = World::with(|builder| builder.spend_gate(&ledger));
+    let database = Arc::new(Guarded { acquire_exhausts: true, ..Guarded::new("own", 1) });
+    let prices = Prices::per_million(Decimal::ONE, Decimal::ONE);
+    let requirements = Requirements::new()
+        .call(&world.model.clone().with_prices(prices), Usage::new(1_000, 0))
+        .database(&database)
+        .for_job(JobInfo::new("1", "j").in_workflow("w"));
+    let mut calls = 0;
+    let job = |_| {
+        calls += 1;
+        std::future::pending::<Result<(), String>>()
+    };
+    {
+        let mut run = pin!(world.runner.run(requirements, job));
+        assert!(poll!(run.as_mut()).is_pending());
+        assert_eq!(database.in_use(), 1);
+    }
+    world.settled().await;
+    assert_eq!((calls, database.in_use()), (0, 0));
+    assert_eq!(world.tokens_left(), 60_000);
+    assert!(ledger.spent("w").is_zero() && ledger.committed("w").is_zero());
 }

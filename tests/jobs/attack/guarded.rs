@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use admit::{Account, BoxError, DatabaseGate, DbProvider, DbVerb, ProviderError};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::coop;
 use tokio::time::Instant;
 
 use super::secs;
@@ -15,6 +16,8 @@ pub(super) struct Guarded {
     pub(super) account: Arc<DatabaseGate>,
     pub(super) limit: Duration,
     pub(super) drop_panics: bool,
+    /// Its acquire spends all that the task may do in one poll.
+    pub(super) acquire_exhausts: bool,
     pub(super) abort_panics_with: fn(),
     /// Its rollback and its close fail with this.
     pub(super) ends_with: Option<fn() -> BoxError>,
@@ -39,6 +42,7 @@ impl Guarded {
             account: DatabaseGate::new(name, permits).unwrap(),
             limit: secs(5),
             drop_panics: false,
+            acquire_exhausts: false,
             abort_panics_with: || {},
             ends_with: None,
         }
@@ -74,6 +78,9 @@ impl DbProvider for Guarded {
     }
 
     async fn acquire(&self, _: bool) -> Result<GuardedHandle, ProviderError> {
+        while self.acquire_exhausts && coop::has_budget_remaining() {
+            coop::consume_budget().await;
+        }
         let name = Arc::clone(&self.name);
         Ok(GuardedHandle { name, session: Arc::default(), panics: self.drop_panics })
     }
