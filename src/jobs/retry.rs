@@ -35,7 +35,7 @@ pub struct RetryPolicy {
     /// The first wait after an overload. Default 15 s to 90 s: an upstream that has no room for
     /// anybody needs longer.
     pub overload: RangeInclusive<Duration>,
-    /// The wait is multiplied by the number of failed attempts, at most by this. Default 10.
+    /// The wait is multiplied by the number of attempts so far, at most by this. Default 10.
     pub max_multiplier: u32,
     /// The longest wait that is drawn after a failure. Default 300 s. A wait the upstream asked for
     /// is not cut: it would refuse an earlier attempt.
