@@ -293,6 +293,10 @@ impl<DB: Database> Lease<DB> {
                 let what = "a statement of the job's own has changed autocommit or completion_type";
                 Err(sqlx::Error::Protocol(what.to_owned()))
             }
+            _ if self.suspect => {
+                let what = "what the driver has left to read is not known";
+                Err(sqlx::Error::Protocol(what.to_owned()))
+            }
             _ => Ok(()),
         }
     }
