@@ -50,7 +50,7 @@ impl<E> From<RunError<E>> for Fault<E> {
     }
 }
 
-/// A step's fault, where it panicked too: that is held back until everything is.
+/// A step's fault. A panic is one, too: it is held back until everything is given back.
 fn faulty<T, E>(step: Result<Result<T, RunError<E>>, Payload>) -> Result<T, Fault<E>> {
     step.map_err(Fault::Panic)?.map_err(Fault::Run)
 }
@@ -128,7 +128,7 @@ impl Attempts<'_> {
             record.attempts,
         );
         let worked = caught(pin!(self.work(&mut tenure, resources, &told, job))).await;
-        // So may one of the job's destructors.
+        // What panicked beside the job's own poll: one of its destructors.
         let worked = worked.unwrap_or_else(Worked::Panicked);
         // Before the commit and the clean-up, which wait for the guards these tasks hold.
         drop(told);
