@@ -66,6 +66,7 @@ impl JobError for String {}
 impl JobError for &'static str {}
 impl JobError for io::Error {}
 impl JobError for crate::db::ProviderError {}
+impl JobError for super::UsageError {}
 #[cfg(feature = "sqlx")]
 impl JobError for sqlx::Error {}
 #[cfg(feature = "sea-orm")]

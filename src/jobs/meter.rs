@@ -1,6 +1,6 @@
 //! What the calls of an attempt really used.
 
-use super::plan::Plan;
+use super::plan::{Plan, PlannedCall};
 use super::spend::Priced;
 use crate::error::Names;
 use crate::models::{ModelSpec, Usage};
@@ -23,6 +23,20 @@ pub enum UsageError {
         model: String,
         /// Those it does call.
         calls: Vec<Arc<str>>,
+    },
+    /// The job named fewer calls of the model.
+    #[error(
+        "model `{}`: there is no call {call} among the {named} this job named, counted from 0; require \
+         a call for each time the model is called",
+        OneLine(model)
+    )]
+    NoSuchCall {
+        /// The model's id.
+        model: String,
+        /// The call that was told, from 0.
+        call: usize,
+        /// How many calls of the model were named.
+        named: usize,
     },
     /// The attempt has ended and its cost is settled.
     #[error(
@@ -52,30 +66,60 @@ pub(super) struct Meter {
 
 struct State {
     /// In the plan's order.
-    used: Vec<Used>,
+    models: Vec<ModelUse>,
     has_ended: bool,
 }
 
-/// What the calls of one model have used, as far as it is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is recorded of one model's calls.
+#[derive(Clone, Default)]
+struct ModelUse {
+    sum: Usage,
+    /// For each call that was named, whether a usage of it is in the sum.
+    is_recorded: Vec<bool>,
+}
+
+impl ModelUse {
+    /// Adds the usage of one call; of the first that has none where nobody says of which, and of none
+    /// where each has one.
+    fn add(&mut self, call: Option<usize>, usage: Usage) {
+        let call = call.or_else(|| self.is_recorded.iter().position(|is_recorded| !is_recorded));
+        if let Some(call) = call {
+            self.is_recorded[call] = true;
+        }
+        self.sum = self.sum.plus(usage);
+    }
+
+    fn used(&self, planned: &PlannedCall) -> Used {
+        let rest = planned
+            .reserved
+            .iter()
+            .zip(&self.is_recorded)
+            .filter(|(_, is_recorded)| !**is_recorded);
+        let outstanding = rest.fold(Usage::default(), |sum, (&reserved, _)| sum.plus(reserved));
+        Used { sum: self.sum, outstanding }
+    }
+}
+
+/// What the calls of one model come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Used {
-    pub(super) sum: Usage,
-    /// How many usages that is.
-    pub(super) recorded: usize,
+    /// Of those a usage was recorded of.
+    sum: Usage,
+    /// What is reserved for the others.
+    outstanding: Usage,
 }
 
 impl Used {
-    /// The sum of it and of what is taken to be used besides.
-    pub(super) const fn with(self, outstanding: Usage) -> Usage {
-        self.sum.plus(outstanding)
+    pub(super) const fn total(self) -> Usage {
+        self.sum.plus(self.outstanding)
     }
 }
 
 /// One usage, recorded.
 pub(super) struct Recorded {
     /// Which model of the plan it is of.
-    pub(super) call: usize,
-    /// What that model's calls have used in all.
+    pub(super) model: usize,
+    /// What that model's calls come to with it.
     pub(super) used: Used,
     /// What this usage costs.
     pub(super) cost: Option<Money>,
@@ -83,58 +127,63 @@ pub(super) struct Recorded {
 
 impl Meter {
     pub(super) fn new(plan: &Plan) -> Self {
-        let state = State { used: vec![Used::default(); plan.calls.len()], has_ended: false };
-        Self { state: Mutex::new(state) }
+        let models = plan.calls.iter().map(|planned| ModelUse {
+            sum: Usage::default(),
+            is_recorded: vec![false; planned.reserved.len()],
+        });
+        Self { state: Mutex::new(State { models: models.collect(), has_ended: false }) }
     }
 
-    /// Adds a usage.
+    /// Adds a usage: of that call of the model, or of the next.
     pub(super) fn record(
         &self,
         plan: &Plan,
         model: &ModelSpec,
+        call: Option<usize>,
         usage: Usage,
     ) -> Result<Recorded, UsageError> {
-        let Some(call) = plan.calls.iter().position(|call| call.model.id == model.id) else {
-            let calls = plan.calls.iter().map(|call| call.model.id.as_str().into()).collect();
+        let Some(index) = plan.calls.iter().position(|planned| planned.model.id == model.id) else {
+            let calls = plan.calls.iter().map(|planned| planned.model.id.as_str().into()).collect();
             return Err(UsageError::NotRequired { model: model.id.clone(), calls });
         };
-        let used = self.add(call, usage);
-        let used = used.ok_or_else(|| UsageError::Ended { model: model.id.clone() })?;
-        let cost = Priced::of(&plan.calls[call].model, usage).cost;
-        Ok(Recorded { call, used, cost })
-    }
-
-    /// What a model's calls have used in all, with this added; `None` once the attempt has ended.
-    fn add(&self, call: usize, usage: Usage) -> Option<Used> {
-        let State { used, has_ended } = &mut *self.state.lock();
-        if *has_ended {
-            return None;
+        let planned = &plan.calls[index];
+        let named = planned.reserved.len();
+        if let Some(call) = call.filter(|&call| call >= named) {
+            return Err(UsageError::NoSuchCall { model: model.id.clone(), call, named });
         }
-        let Used { sum, recorded } = used[call];
-        used[call] = Used { sum: sum.plus(usage), recorded: recorded.saturating_add(1) };
-        Some(used[call])
+        let used = {
+            let State { models, has_ended } = &mut *self.state.lock();
+            if *has_ended {
+                return Err(UsageError::Ended { model: model.id.clone() });
+            }
+            models[index].add(call, usage);
+            models[index].used(planned)
+        };
+        let cost = Priced::of(&planned.model, usage).cost;
+        Ok(Recorded { model: index, used, cost })
     }
 
-    /// What a model's calls have used in all.
-    pub(super) fn used(&self, call: usize) -> Used {
-        self.state.lock().used[call]
+    /// What a model's calls come to.
+    pub(super) fn used(&self, plan: &Plan, model: usize) -> Used {
+        self.state.lock().models[model].used(&plan.calls[model])
     }
 
     /// Ends the attempt: what its calls cost. Nothing more is recorded.
     pub(super) fn end(&self, plan: &Plan, unrecorded: Unrecorded) -> Cost {
-        let used = {
+        let models = {
             let mut state = self.state.lock();
             state.has_ended = true;
-            state.used.clone()
+            state.models.clone()
         };
         let mut cost = Cost::new();
-        for (call, used) in plan.calls.iter().zip(used) {
+        for (planned, model) in plan.calls.iter().zip(models) {
+            let used = model.used(planned);
             let sum = match unrecorded {
-                Unrecorded::AsReserved => used.with(call.outstanding(used.recorded)),
-                Unrecorded::Nothing if used.recorded == 0 => continue,
+                Unrecorded::AsReserved => used.total(),
+                Unrecorded::Nothing if !model.is_recorded.contains(&true) => continue,
                 Unrecorded::Nothing => used.sum,
             };
-            if let Some(money) = Priced::of(&call.model, sum).cost {
+            if let Some(money) = Priced::of(&planned.model, sum).cost {
                 cost.add(money);
             }
         }

@@ -31,20 +31,19 @@ pub(super) struct PlannedCall {
 }
 
 impl PlannedCall {
-    /// What is reserved for the calls of which nothing is recorded yet, `recorded` being how many are.
-    pub(super) fn outstanding(&self, recorded: usize) -> Usage {
-        let rest = self.reserved.get(recorded..).unwrap_or_default();
-        rest.iter().fold(Usage::default(), |sum, &one| sum.plus(one))
+    /// What is reserved for all its calls.
+    pub(super) fn reserved(&self) -> Usage {
+        self.reserved.iter().fold(Usage::default(), |sum, &one| sum.plus(one))
     }
 }
 
 impl Plan {
     /// What a model's account is charged where its calls have come to so much: what the job takes of
     /// the same account beside its calls stays as it is.
-    pub(super) fn charge(&self, call: usize, used: Used) -> u64 {
-        let planned = &self.calls[call];
+    pub(super) fn charge(&self, model: usize, used: Used) -> u64 {
+        let planned = &self.calls[model];
         let demanded = self.demand.amount_on(planned.account.link().id()).units;
-        let beside = demanded.saturating_sub(planned.outstanding(0).total());
-        used.with(planned.outstanding(used.recorded)).total().saturating_add(beside)
+        let beside = demanded.saturating_sub(planned.reserved().total());
+        used.total().total().saturating_add(beside)
     }
 }

@@ -168,7 +168,7 @@ impl Requirements {
             let requests = u32::try_from(call.reserved.len()).unwrap_or(u32::MAX);
             let amount = match call.model.max_concurrent {
                 Some(_) => Amount::permits(requests),
-                None => Amount { requests, units: call.outstanding(0).total() },
+                None => Amount { requests, units: call.reserved().total() },
             };
             demand = demand.add(&call.account, amount);
             calls.push(call);
@@ -188,7 +188,7 @@ impl Requirements {
         }
         Ok(Plan {
             demand,
-            priced: calls.iter().map(|call| Priced::of(&call.model, call.outstanding(0))).collect(),
+            priced: calls.iter().map(|call| Priced::of(&call.model, call.reserved())).collect(),
             calls,
             providers: self.databases.into_iter().map(|database| database.provider).collect(),
             is_transactional: self.is_transactional,

@@ -78,8 +78,9 @@ impl Resources {
     /// The model's bucket is corrected at once: what was reserved for the call and not used is back.
     /// Usages of one model add up, each the usage of the next call that was named; a call of which
     /// nothing is recorded counts as reserved. One that was named and not made is recorded as
-    /// `Usage::default()`. Which call a usage was of is not said: where those of one model differ in
-    /// size and end out of order, more than was reserved may count until all of them are recorded.
+    /// `Usage::default()`. Where the calls of one model differ in size and end out of order, say of which
+    /// each usage is, with [`record_usage_of`](Self::record_usage_of): else more than was reserved may
+    /// count until all of them are recorded.
     ///
     /// # Errors
     ///
@@ -89,13 +90,65 @@ impl Resources {
         model: &ModelSpec,
         usage: Usage,
     ) -> Result<Option<Money>, UsageError> {
+        self.record(model, None, usage)
+    }
+
+    /// As [`record_usage`](Self::record_usage), of one call in particular: the first that was
+    /// [named](super::Requirements::call) of that model is 0.
+    ///
+    /// Usages of one call add up, too: a call that was made twice used both. Recorded both with their
+    /// call and without, a usage without is of the first call that has none.
+    ///
+    /// # Errors
+    ///
+    /// When the job did not require the model, or fewer calls of it, and after the attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use admit::{Admission, Accounts, JobRunner, ModelSpec, Requirements, Resources, Usage};
+    /// # use std::sync::Arc;
+    /// # let admission = Admission::builder().start()?;
+    /// # let accounts = Arc::new(Accounts::new());
+    /// # let runner = JobRunner::builder(&admission).accounts(accounts).build()?;
+    /// let model = ModelSpec::new("gpt-x", 30_000);
+    /// let both = Requirements::new()
+    ///     .call(&model, Usage::new(8_000, 2_000)) // call 0 reads the whole document
+    ///     .call(&model, Usage::new(200, 100)); // call 1 finds it a title
+    /// let job = async |resources: Resources| {
+    ///     // They run side by side, and the short one is back first.
+    ///     resources.record_usage_of(&model, 1, Usage::new(180, 12))?;
+    ///     resources.record_usage_of(&model, 0, Usage::new(7_400, 900))?;
+    ///     Ok::<_, admit::UsageError>(())
+    /// };
+    /// runner.run(both, job).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn record_usage_of(
+        &self,
+        model: &ModelSpec,
+        call: usize,
+        usage: Usage,
+    ) -> Result<Option<Money>, UsageError> {
+        self.record(model, Some(call), usage)
+    }
+
+    fn record(
+        &self,
+        model: &ModelSpec,
+        call: Option<usize>,
+        usage: Usage,
+    ) -> Result<Option<Money>, UsageError> {
         let Inner { plan, meter, grant, .. } = &*self.inner;
-        let Recorded { call, mut used, cost } = meter.record(plan, model, usage)?;
+        let Recorded { model, mut used, cost } = meter.record(plan, model, call, usage)?;
         // A task of the job's may record at the same time: the account must end at the sum of both,
         // whichever of us reaches it last. So whoever has told it looks whether there is more by now.
         loop {
-            grant.reconcile(&plan.calls[call].account, plan.charge(call, used));
-            let now = meter.used(call);
+            grant.reconcile(&plan.calls[model].account, plan.charge(model, used));
+            let now = meter.used(plan, model);
             if now == used {
                 return Ok(cost);
             }

@@ -420,7 +420,7 @@ async fn whatever_a_label_a_name_or_a_reason_holds_is_told_on_one_line() {
         stage: RunStage::Databases,
         cause: Some(TimeoutCause::Database { database: database(), verb }),
     };
-    let errors: [Box<dyn Error>; 23] = [
+    let errors: [Box<dyn Error>; 24] = [
         Box::new(Refusal::new(FORGED)),
         Box::new(ConfigError::new("field", FORGED, "must be other")),
         Box::new(accounts.bucket(&spec).unwrap_err()),
@@ -432,6 +432,7 @@ async fn whatever_a_label_a_name_or_a_reason_holds_is_told_on_one_line() {
         Box::new(CatalogError::Empty { file: FORGED.into() }),
         Box::new(UsageError::NotRequired { model: FORGED.into(), calls: Vec::new() }),
         Box::new(UsageError::NotRequired { model: "m".into(), calls }),
+        Box::new(UsageError::NoSuchCall { model: FORGED.into(), call: 2, named: 2 }),
         Box::new(UsageError::Ended { model: FORGED.into() }),
         Box::new(DbProvidersError::Taken { name: database(), kind }),
         Box::new(DbProvidersError::OtherType { name: database(), kind, wanted }),

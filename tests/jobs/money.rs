@@ -6,7 +6,7 @@ use std::time::Duration;
 use admit::{
     Currency, DbVerb, Decimal, JobInfo, ModelSpec, Money, Priced, Prices, Requirements,
     Reservation, Resources, RetryPolicy, RunError, SpendGate, SpendLedger, SpendRefusal,
-    UpstreamFailure, Usage,
+    UpstreamFailure, Usage, UsageError,
 };
 use tokio::task::JoinSet;
 
@@ -57,6 +57,40 @@ async fn what_is_recorded_replaces_what_was_reserved_on_bucket_and_ledger() {
     assert_eq!(finished.record.cost.to_string(), "0.000300 USD");
     assert_eq!(ledger.spent("w"), finished.record.cost);
     assert!(ledger.committed("w").is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_usage_that_is_said_to_be_of_a_call_replaces_what_was_reserved_for_that_call() {
+    let (ledger, world) = capped("1");
+    let model = dollar_model();
+    let bucket = world.accounts.bucket(&model).unwrap();
+    let job = JobInfo::new("1", "j").in_workflow("w");
+    let both = Requirements::new()
+        .call(&model, Usage::new(9_000, 0))
+        .call(&model, Usage::new(100, 0))
+        .for_job(job);
+    let job = async |resources: Resources| {
+        let charged = || 10_000_000 - bucket.status().available_tokens;
+        // The short one is back first, and the long one is still reserved.
+        resources.record_usage_of(&model, 1, Usage::new(90, 0)).unwrap();
+        assert_eq!(charged(), 9_090);
+        resources.record_usage_of(&model, 1, Usage::new(5, 0)).unwrap();
+        assert_eq!(charged(), 9_095);
+        let beyond = resources.record_usage_of(&model, 2, Usage::new(1, 0)).unwrap_err();
+        assert_eq!(
+            beyond.to_string(),
+            "model `priced`: there is no call 2 among the 2 this job named, \
+            counted from 0; require a call for each time the model is called"
+        );
+        // The first that has none.
+        resources.record_usage(&model, Usage::new(8_000, 0)).unwrap();
+        assert_eq!(charged(), 8_095);
+        resources.record_usage(&model, Usage::new(5, 0)).unwrap();
+        assert_eq!(charged(), 8_100);
+        Ok::<_, UsageError>(())
+    };
+    world.runner.run(both, job).await.unwrap();
+    assert_eq!(ledger.spent("w").to_string(), "0.008100 USD");
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,13 +58,23 @@ struct Script {
 #[derive(Clone, Debug)]
 struct Turn {
     works_for: Duration,
-    /// Which of its calls' model, and what part of the least reserved for it in hundredths.
-    records: Vec<(prop::sample::Index, u64)>,
+    records: Vec<Part>,
     /// A task of the job's records this late, when the job may have ended.
-    records_late: Option<(Duration, prop::sample::Index, u64)>,
+    records_late: Option<(Duration, Part)>,
     reports: bool,
     returns_permit: bool,
     end: End,
+}
+
+/// What is recorded of a call.
+#[derive(Clone, Debug)]
+struct Part {
+    /// Of the job's calls.
+    which: prop::sample::Index,
+    /// Of what was reserved.
+    hundredths: u64,
+    /// It is said of which call it is.
+    is_named: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +107,14 @@ fn end() -> impl Strategy<Value = End> {
     ]
 }
 
+fn part(most: u64) -> impl Strategy<Value = Part> {
+    (any::<prop::sample::Index>(), 0..=most, any::<bool>())
+        .prop_map(|(which, hundredths, is_named)| Part { which, hundredths, is_named })
+}
+
 fn turn(most: u64) -> impl Strategy<Value = Turn> {
-    let part = (any::<prop::sample::Index>(), 0..=most);
-    let late = (millis(0..400), any::<prop::sample::Index>(), 0..=most);
-    let records = prop::collection::vec(part, 0..3);
+    let late = (millis(0..400), part(most));
+    let records = prop::collection::vec(part(most), 0..3);
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.2));
     (millis(0..300), records, prop::option::weighted(0.3, late), flags, end()).prop_map(
         |(works_for, records, records_late, (reports, returns_permit), end)| Turn {

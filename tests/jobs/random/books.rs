@@ -42,11 +42,12 @@ fn cost_of(script: &Script, attempt: &Attempt) -> [u64; 2] {
     let mut cost = [0; 2];
     for (model, price) in PRICES.iter().enumerate() {
         let calls = script.calls.iter().filter(|call| call.0 == model);
-        let (recorded, usages) = attempt.recorded[model];
-        let outstanding: u64 = calls.skip(usages).map(|call| call.1).sum();
+        let recorded = &attempt.recorded[model];
+        let outstanding = calls.zip(&recorded.calls).filter(|(_, is_recorded)| !**is_recorded);
+        let outstanding: u64 = outstanding.map(|(call, _)| call.1).sum();
         let tokens = match attempt.ended {
-            Some((End::Upstream(..), _)) => recorded,
-            _ => recorded + outstanding,
+            Some((End::Upstream(..), _)) => recorded.tokens,
+            _ => recorded.tokens + outstanding,
         };
         cost[currency(model)] += tokens * price;
     }

@@ -10,13 +10,12 @@ use admit::{
     Requirements, Resources, RetryPolicy, SpendLedger, UpstreamFailure, Usage,
 };
 use futures::FutureExt;
-use proptest::sample::Index;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::books::Books;
-use super::{End, PRICES, Scene, Script, Turn, currency};
+use super::{End, PRICES, Part, Scene, Script, Turn, currency};
 use crate::listener::Listener;
 use crate::support::World;
 
@@ -55,12 +54,20 @@ impl JobError for Failure {
     }
 }
 
+/// What was recorded of one model.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recorded {
+    pub(super) tokens: u64,
+    /// Whether there is a usage of it, for each call.
+    pub(super) calls: Vec<bool>,
+}
+
 /// What one attempt saw.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) began: Instant,
-    /// Tokens of each model that were recorded, and in how many usages.
-    pub(super) recorded: [(u64, usize); PRICES.len()],
+    /// Of each model.
+    pub(super) recorded: [Recorded; PRICES.len()],
     pub(super) was_late: bool,
     /// It told the time account itself.
     pub(super) has_reported: bool,
@@ -136,14 +143,35 @@ impl Stage {
         }
     }
 
-    fn record(&self, resources: &Resources, model: usize, tokens: u64, trace: &Trace) -> bool {
-        let cost = resources.record_usage(&self.models[model], Usage::new(0, tokens));
+    /// What a part is of: the model, its call, and the tokens.
+    fn part(&self, calls: &[(usize, u64)], part: &Part) -> (usize, usize, u64) {
+        let at = part.which.index(calls.len());
+        let (model, reserved) = calls[at];
+        let call = calls[..at].iter().filter(|call| call.0 == model).count();
+        // A usage that is not said to be of a call is taken for that of the next, whichever it was of:
+        // so an honest one is a part of the least that was reserved for any.
+        let least = calls.iter().filter(|call| call.0 == model).map(|call| call.1).min().unwrap();
+        let reserved = if part.is_named { reserved } else { least };
+        (model, call, reserved * part.hundredths / 100)
+    }
+
+    fn record(&self, resources: &Resources, script: &Script, part: &Part, trace: &Trace) -> bool {
+        let (model, call, tokens) = self.part(&script.calls, part);
+        let (spec, usage) = (&self.models[model], Usage::new(0, tokens));
+        let cost = match part.is_named {
+            true => resources.record_usage_of(spec, call, usage),
+            false => resources.record_usage(spec, usage),
+        };
         let Ok(cost) = cost else { return false };
         assert_eq!(cost, Some(money(currency(model), tokens * PRICES[model])));
         let at = resources.attempt() as usize - 1;
-        let (recorded, usages) = &mut trace.lock().unwrap()[at].recorded[model];
-        *recorded += tokens;
-        *usages += 1;
+        let recorded = &mut trace.lock().unwrap()[at].recorded[model];
+        recorded.tokens += tokens;
+        let next = recorded.calls.iter().position(|is_recorded| !is_recorded);
+        let of = if part.is_named { Some(call) } else { next };
+        if let Some(call) = of {
+            recorded.calls[call] = true;
+        }
         self.check_caps();
         true
     }
@@ -160,7 +188,10 @@ async fn attempt(
     let turn: &Turn = script.turns.get(at).unwrap_or_else(|| script.turns.last().unwrap());
     let begun = Attempt {
         began: Instant::now(),
-        recorded: [(0, 0); PRICES.len()],
+        recorded: std::array::from_fn(|model| Recorded {
+            tokens: 0,
+            calls: script.calls.iter().filter(|call| call.0 == model).map(|_| false).collect(),
+        }),
         was_late: false,
         has_reported: false,
         has_returned: false,
@@ -169,29 +200,20 @@ async fn attempt(
     trace.lock().unwrap().push(begun);
     assert_eq!(trace.lock().unwrap().len(), at + 1, "attempts are told in order");
     stage.check_caps();
-    // A usage is taken for that of the next call its model was named for, whichever it was of: so an
-    // honest one is a part of the least that was reserved for any.
-    let part = |which: &Index, hundredths: u64| {
-        let model = which.get(&script.calls).0;
-        let of_model = script.calls.iter().filter(|call| call.0 == model);
-        let reserved = of_model.map(|call| call.1).min().unwrap_or_default();
-        (model, reserved * hundredths / 100)
-    };
-    if let Some((after, which, hundredths)) = &turn.records_late
+    if let Some((after, part)) = turn.records_late.clone()
         && !script.calls.is_empty()
     {
-        let (stage, trace, resources) = (Arc::clone(&stage), Arc::clone(&trace), resources.clone());
-        let ((model, tokens), after) = (part(which, *hundredths), *after);
+        let (stage, script) = (Arc::clone(&stage), Arc::clone(&script));
+        let (trace, resources) = (Arc::clone(&trace), resources.clone());
         tokio::spawn(async move {
             sleep(after).await;
-            let was_heard = stage.record(&resources, model, tokens, &trace);
+            let was_heard = stage.record(&resources, &script, &part, &trace);
             trace.lock().unwrap()[at].was_late |= !was_heard;
         });
     }
     sleep(turn.works_for / 2).await;
-    for (which, hundredths) in turn.records.iter().filter(|_| !script.calls.is_empty()) {
-        let (model, tokens) = part(which, *hundredths);
-        assert!(stage.record(&resources, model, tokens, &trace), "while the job runs");
+    for part in turn.records.iter().filter(|_| !script.calls.is_empty()) {
+        assert!(stage.record(&resources, &script, part, &trace), "while the job runs");
     }
     if turn.reports {
         let failure = UpstreamFailure::status(500, "aside", "");
