@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::account::AsAccount;
+use crate::account::{AsAccount, Charge};
 use crate::demand::Demand;
 use crate::error::AccountPanic;
 use crate::monitor::{
@@ -182,6 +182,21 @@ impl<K: Keep> Grant<K> {
             self.keep.shared().log(panic_line(entry, panic));
         }
         true
+    }
+
+    /// What one account holds for this grant: as it said last, and under the id it was asked with.
+    ///
+    /// For an account of your own that gives out more than a number, such as one of some cards or
+    /// keys: it notes under [`Ask::id`](crate::Ask::id) what it gives to whom, and the job asks it with
+    /// the id of its charge. This crate's own accounts have no use for ids, and theirs may be zero.
+    ///
+    /// `None` for an account that is not in the grant, and once what it held is back; what is replenished
+    /// by time is still charged after a release.
+    #[must_use]
+    pub fn charge<A: AsAccount + ?Sized>(&self, account: &A) -> Option<Charge> {
+        let index = self.position(account)?;
+        let part = self.taken.lock().holding(index, self.keep.demand())?;
+        Some(part.charge(self.id))
     }
 
     /// From the first poll to the grant; zero for a job granted at once.

@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use super::meter::{Meter, Recorded, UsageError};
 use super::plan::Plan;
 use super::reports::Reports;
-use crate::account::AsAccount;
+use crate::account::{AsAccount, Charge};
 use crate::amount::JobInfo;
 use crate::db::{Bound, DbProvider, ProviderError};
 use crate::demand::Demand;
@@ -234,6 +234,12 @@ impl Resources {
     /// Everything the job was granted.
     pub fn demand(&self) -> &Demand {
         self.inner.grant.demand()
+    }
+
+    /// What one account holds for this attempt. Answers as [`Grant::charge`].
+    #[must_use]
+    pub fn charge<A: AsAccount + ?Sized>(&self, account: &A) -> Option<Charge> {
+        self.inner.grant.charge(account)
     }
 
     /// How long this attempt waited for its grant.

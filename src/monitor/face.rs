@@ -417,18 +417,10 @@ impl Shared {
         actual_units: u64,
     ) -> Result<bool, AccountPanic> {
         self.hold(move |core, _| {
-            let entry = &demand.entries()[index];
-            let part = taken.part(index, demand);
-            let is_open = match taken.standing {
-                Standing::Held => true,
-                Standing::Released => !entry.comes_back(),
-                Standing::RolledBack => false,
-            };
-            if !is_open || part.is_back {
-                return Ok(false);
-            }
+            let Some(part) = taken.holding(index, demand) else { return Ok(false) };
             let now = tick(core, None);
-            let holds = core.reconcile(entry, &part.charge(id), actual_units, now)?;
+            let holds =
+                core.reconcile(&demand.entries()[index], &part.charge(id), actual_units, now)?;
             taken.part_mut(index, demand).amount = holds;
             Ok(true)
         })

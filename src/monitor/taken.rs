@@ -80,6 +80,17 @@ impl Taken {
         }
     }
 
+    /// What an account still holds for the grant, if it does: until it is back, and after a release
+    /// where only the clock brings it back.
+    pub(crate) fn holding(&self, index: usize, demand: &Demand) -> Option<Part> {
+        let is_held = match self.standing {
+            Standing::Held => true,
+            Standing::Released => !demand.entries()[index].comes_back(),
+            Standing::RolledBack => false,
+        };
+        Some(self.part(index, demand)).filter(|part| is_held && !part.is_back)
+    }
+
     /// A part to be changed.
     pub(crate) fn part_mut(&mut self, index: usize, demand: &Demand) -> &mut Part {
         if self.parts.is_none() {

@@ -1,7 +1,10 @@
 //! Grants: what their methods answer, and what they tell of the wait.
 
 use admit::testing::ScriptedMemory;
-use admit::{Account, Admission, AdmitError, Demand, MemoryGate, UpstreamFailure};
+use admit::{
+    Account, Admission, AdmitError, Amount, Charge, Demand, Grant, MemoryGate, UpstreamFailure,
+};
+use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -70,6 +73,30 @@ async fn a_correction_answers_whether_the_account_heard_of_it() {
     assert!(grant.rollback());
     assert!(!grant.reconcile(&b, 50));
     assert_eq!(b.status().available_tokens, 80);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_account_holds_for_a_grant_is_told_until_it_is_back() {
+    let admission = started();
+    let (a, b, other) = (named("a", 2), bucket(10, 100), named("other", 1));
+    let demand = permits(&a, 2).tokens(&b, 10);
+    let grant = admission.admit(demand.clone()).await.unwrap();
+    let told = |grant: &Grant| {
+        let units = |charge: Option<Charge>| charge.map(|charge| charge.amount.units);
+        (units(grant.charge(&a)), units(grant.charge(&b)))
+    };
+    assert_eq!(grant.charge(&a).unwrap().amount, Amount::permits(2));
+    assert_eq!(grant.charge(&b).unwrap().at, Instant::now());
+    assert_eq!((told(&grant), grant.charge(&other)), ((Some(2), Some(10)), None));
+    grant.reconcile(&b, 4);
+    assert_eq!(told(&grant), (Some(2), Some(4)));
+    grant.release_one(&a);
+    assert_eq!(told(&grant), (None, Some(4)));
+    grant.release();
+    assert_eq!(told(&grant), (None, Some(4)), "only the clock brings tokens back");
+    let grant = admission.admit(demand).await.unwrap();
+    grant.rollback();
+    assert_eq!(told(&grant), (None, None));
 }
 
 #[tokio::test(start_paused = true)]
