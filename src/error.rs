@@ -31,17 +31,19 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// A value that cannot be configured: which field, what it was, what it must be.
+/// A value that cannot be configured: of what, which field, what it was, what it must be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {}, but {requirement}", OneLine(value))]
+#[error("{}{}", Subject(subject.as_deref()), self.bare())]
 #[non_exhaustive]
 pub struct ConfigError {
+    /// The name of what was to be configured, such as the account's; `None` where it has none.
+    pub subject: Option<Box<str>>,
     /// The field, as the constructor or the setter calls it.
     pub field: &'static str,
     /// The value that was given, as text.
-    pub value: String,
+    pub value: Box<str>,
     /// What it must be instead.
-    pub requirement: String,
+    pub requirement: Box<str>,
 }
 
 impl ConfigError {
@@ -49,9 +51,36 @@ impl ConfigError {
     pub fn new(
         field: &'static str,
         value: impl fmt::Display,
-        requirement: impl Into<String>,
+        requirement: impl Into<Box<str>>,
     ) -> Self {
-        Self { field, value: value.to_string(), requirement: requirement.into() }
+        Self {
+            subject: None,
+            field,
+            value: value.to_string().into(),
+            requirement: requirement.into(),
+        }
+    }
+
+    /// What is wrong, without its name: for an error that says it already.
+    pub(crate) fn bare(&self) -> impl fmt::Display {
+        let Self { field, value, requirement, .. } = self;
+        fmt::from_fn(move |f| write!(f, "{field} is {}, but {requirement}", OneLine(value)))
+    }
+
+    /// The same, about what has this name; where it says already what it is about, it stays so.
+    #[must_use]
+    pub fn of(mut self, subject: impl Into<Box<str>>) -> Self {
+        self.subject.get_or_insert_with(|| subject.into());
+        self
+    }
+}
+
+/// The name of what was to be configured, at the head of a sentence.
+struct Subject<'a>(Option<&'a str>);
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |name| write!(f, "`{}`: ", OneLine(name)))
     }
 }
 

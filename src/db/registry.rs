@@ -235,7 +235,7 @@ mod tests {
         assert!(databases.names().is_empty());
         settings.max_concurrent = Some(0);
         let error = databases.register_default(&settings).unwrap_err();
-        assert_eq!(error.to_string(), "max_concurrent is 0, but must be at least 1");
+        assert_eq!(error.to_string(), "`db:default`: max_concurrent is 0, but must be at least 1");
         settings.max_concurrent = Some(7);
         let provider = databases.register_default(&settings).unwrap().unwrap();
         assert_eq!(&**provider.name(), "default");

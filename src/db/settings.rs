@@ -82,7 +82,10 @@ impl DatabaseSettings {
     pub(super) fn provider(&self) -> Result<Option<Arc<CountingProvider>>, ConfigError> {
         match self.max_concurrent {
             None => Ok(None),
-            Some(0) => Err(ConfigError::new("max_concurrent", 0, "must be at least 1")),
+            Some(0) => {
+                let error = ConfigError::new("max_concurrent", 0, "must be at least 1");
+                Err(error.of(format!("db:{}", self.name)))
+            }
             Some(bound) => CountingProvider::new(self.name.as_str(), bound).map(Some),
         }
     }

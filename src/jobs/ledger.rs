@@ -110,7 +110,7 @@ impl SpendLedger {
     /// When the cap is negative.
     pub fn set_cap(&self, workflow: &str, cap: Money) -> Result<(), ConfigError> {
         if cap.amount < Decimal::ZERO {
-            return Err(ConfigError::new("cap", cap, "must not be negative"));
+            return Err(ConfigError::new("cap", cap, "must not be negative").of(workflow));
         }
         self.open(workflow).lock().set_cap(cap);
         Ok(())

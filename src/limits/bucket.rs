@@ -38,8 +38,8 @@ impl Limits {
         Self { requests, tokens }
     }
 
-    fn check(self) -> Result<(), ConfigError> {
-        let zero = |field| Err(ConfigError::new(field, 0, "must be at least 1"));
+    fn check(self, name: &str) -> Result<(), ConfigError> {
+        let zero = |field| Err(ConfigError::new(field, 0, "must be at least 1").of(name));
         match self {
             Self { requests: 0, .. } => zero("requests_per_minute"),
             Self { tokens: 0, .. } => zero("tokens_per_minute"),
@@ -110,8 +110,8 @@ impl TokenBucket {
     ///
     /// When the name is empty, or `requests_per_minute` or `tokens_per_minute` is zero.
     pub fn new(name: impl Into<Arc<str>>, limits: Limits) -> Result<Arc<Self>, ConfigError> {
-        limits.check()?;
         let link = AccountLink::new(name)?;
+        limits.check(link.name())?;
         let state = Mutex::new(State::full(limits, Instant::now()));
         Ok(Arc::new(Self { link, state }))
     }
@@ -125,7 +125,7 @@ impl TokenBucket {
     ///
     /// When either limit is zero; the bucket is then unchanged.
     pub fn set_limits(&self, limits: Limits) -> Result<(), ConfigError> {
-        limits.check()?;
+        limits.check(self.link.name())?;
         let before = self.state.lock().set_limits(limits, Instant::now());
         if limits.requests > before.requests || limits.tokens > before.tokens {
             self.link.grew();

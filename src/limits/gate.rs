@@ -64,7 +64,7 @@ impl CountingGate {
     ///
     /// When the capacity is zero; the gate is then unchanged.
     pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
-        check_capacity(capacity)?;
+        check_capacity(&self.permits.link, capacity)?;
         let before = self.permits.resize(capacity);
         if capacity > before {
             self.permits.link.grew();
@@ -193,17 +193,19 @@ impl CountingGateBuilder {
 
     /// The gate, for whoever wraps it.
     pub(super) fn build_plain(self) -> Result<CountingGate, ConfigError> {
-        check_capacity(self.capacity)?;
+        let link = AccountLink::new(self.name)?;
+        check_capacity(&link, self.capacity)?;
         Ok(CountingGate {
-            permits: Permits::new(AccountLink::new(self.name)?, self.capacity),
+            permits: Permits::new(link, self.capacity),
             activity: self.track_activity.then(Activity::new),
         })
     }
 }
 
-fn check_capacity(capacity: u32) -> Result<(), ConfigError> {
+fn check_capacity(link: &AccountLink, capacity: u32) -> Result<(), ConfigError> {
     if capacity == 0 {
-        return Err(ConfigError::new("capacity", capacity, "must be at least 1"));
+        let error = ConfigError::new("capacity", capacity, "must be at least 1");
+        return Err(error.of(&**link.name()));
     }
     Ok(())
 }

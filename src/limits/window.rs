@@ -111,9 +111,10 @@ impl ElasticWindow {
     ///
     /// When the name is empty, or a number is outside what its field in [`WindowConfig`] says.
     pub fn new(name: impl Into<Arc<str>>, config: WindowConfig) -> Result<Arc<Self>, ConfigError> {
-        config.validate()?;
+        let link = AccountLink::new(name)?;
+        config.validate().map_err(|error| error.of(&**link.name()))?;
         Ok(Arc::new(Self {
-            link: AccountLink::new(name)?,
+            link,
             max: config.max,
             per: config.per,
             max_hold: config.max_hold.min(LONGEST_HOLD),

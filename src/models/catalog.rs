@@ -59,7 +59,11 @@ pub enum CatalogError {
         source: BoxError,
     },
     /// A model has a value it cannot have.
-    #[error("{place}: model `{}`: {source}; correct the value or remove the model", OneLine(model))]
+    #[error(
+        "{place}: model `{}`: {}; correct the value or remove the model",
+        OneLine(model),
+        source.bare()
+    )]
     Invalid {
         /// Where.
         place: CatalogPlace,

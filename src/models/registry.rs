@@ -53,7 +53,7 @@ pub enum RegistryError {
         of: &'static str,
     },
     /// The spec cannot be made an account.
-    #[error("model `{}` cannot be limited as specified: {source}", OneLine(model))]
+    #[error("model `{}` cannot be limited as specified: {}", OneLine(model), source.bare())]
     Spec {
         /// The spec's id.
         model: String,

@@ -108,24 +108,32 @@ impl ModelSpec {
             let requirement = "must be one line without control characters";
             return Err(ConfigError::new("id", format!("{:?}", self.id), requirement));
         }
+        self.validate_limits().and_then(|()| self.validate_prices())
+    }
+
+    fn validate_limits(&self) -> Result<(), ConfigError> {
         let positive = "must be at least 1";
         if self.requests_per_minute == Some(0) {
-            return Err(ConfigError::new("requests_per_minute", 0, positive));
+            return Err(self.is_zero("requests_per_minute", positive));
         }
         match self.max_concurrent {
-            Some(0) => return Err(ConfigError::new("max_concurrent", 0, positive)),
+            Some(0) => Err(self.is_zero("max_concurrent", positive)),
             None if self.tokens_per_minute == 0 => {
                 let requirement = "must be at least 1 where max_concurrent is not set";
-                return Err(ConfigError::new("tokens_per_minute", 0, requirement));
+                Err(self.is_zero("tokens_per_minute", requirement))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        self.validate_prices()
+    }
+
+    fn is_zero(&self, field: &'static str, requirement: &str) -> ConfigError {
+        ConfigError::new(field, 0, requirement).of(&*self.id)
     }
 
     /// Whether its prices are such: what a registry does not look at when it makes the account.
     pub(crate) fn validate_prices(&self) -> Result<(), ConfigError> {
-        self.prices.as_ref().map_or(Ok(()), Prices::validate)
+        let prices = self.prices.as_ref().map_or(Ok(()), Prices::validate);
+        prices.map_err(|error| error.of(&*self.id))
     }
 }
 

@@ -161,7 +161,7 @@ fn what_cannot_be_built_or_started_says_why() {
         let Err(error) = Admission::builder().event_capacity(events).build() else {
             panic!("no channel has {events} places")
         };
-        assert_eq!((error.field, error.value), ("event_capacity", events.to_string()));
+        assert_eq!((error.field, &*error.value), ("event_capacity", &*events.to_string()));
     }
     let Err(error) = Admission::builder().start() else { panic!("there is no runtime here") };
     assert_eq!(error, BuildError::Start(StartError::NoRuntime));

@@ -249,8 +249,11 @@ async fn a_defect_says_where_it_was_and_that_it_is_final() {
 }
 
 #[test]
-fn what_cannot_be_configured_says_the_field_the_value_and_what_it_must_be() {
-    says(&CountingGate::new("http", 0).unwrap_err(), "capacity is 0, but must be at least 1");
+fn what_cannot_be_configured_says_its_name_the_field_the_value_and_what_it_must_be() {
+    says(
+        &CountingGate::new("http", 0).unwrap_err(),
+        "`http`: capacity is 0, but must be at least 1",
+    );
     says(&CountingGate::new(" ", 1).unwrap_err(), "name is \" \", but must not be empty");
     // A lane's name may come from a key that somebody else chose.
     says(
@@ -259,20 +262,26 @@ fn what_cannot_be_configured_says_the_field_the_value_and_what_it_must_be() {
     );
     says(
         &TokenBucket::new("gpt-x", Limits::per_minute(0, 1)).unwrap_err(),
-        "requests_per_minute is 0, but must be at least 1",
+        "`gpt-x`: requests_per_minute is 0, but must be at least 1",
     );
     let per = WindowConfig { per: Duration::ZERO, ..WindowConfig::default() };
-    says(&ElasticWindow::new("maps", per).unwrap_err(), "per is 0ns, but must be positive");
+    says(&ElasticWindow::new("maps", per).unwrap_err(), "`maps`: per is 0ns, but must be positive");
     let short = WindowConfig { max_cooldown: Duration::from_secs(1), ..WindowConfig::default() };
     says(
         &ElasticWindow::new("maps", short).unwrap_err(),
-        "max_cooldown is 1s, but must be at least the initial cooldown, 30s",
+        "`maps`: max_cooldown is 1s, but must be at least the initial cooldown, 30s",
     );
     let reading_age = Duration::from_secs(3);
     let gate = MemoryGate::builder().source(ScriptedMemory::at_percent(1.0));
     says(
         &gate.reading_age(reading_age).build().unwrap_err(),
-        "reading_age is 3s, but must be at most 2s",
+        "`memory`: reading_age is 3s, but must be at most 2s",
+    );
+    let gate = CountingGate::new("http", 1).unwrap();
+    says(&gate.resize(0).unwrap_err(), "`http`: capacity is 0, but must be at least 1");
+    says(
+        &ModelSpec::new("gpt-x", 0).validate().unwrap_err(),
+        "`gpt-x`: tokens_per_minute is 0, but must be at least 1 where max_concurrent is not set",
     );
     let error = Admission::builder().event_capacity(0).build().unwrap_err();
     says(&error, "event_capacity is 0, but must be from 1 to 16777216");
@@ -422,7 +431,7 @@ async fn whatever_a_label_a_name_or_a_reason_holds_is_told_on_one_line() {
     };
     let errors: [Box<dyn Error>; 24] = [
         Box::new(Refusal::new(FORGED)),
-        Box::new(ConfigError::new("field", FORGED, "must be other")),
+        Box::new(ConfigError::new("field", FORGED, "must be other").of(FORGED)),
         Box::new(accounts.bucket(&spec).unwrap_err()),
         Box::new(accounts.gate(&spec).unwrap_err()),
         Box::new(DbProviders::new().get::<CountingProvider>(FORGED).unwrap_err()),

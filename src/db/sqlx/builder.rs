@@ -7,6 +7,7 @@ use sqlx::{Column as _, Database, Executor, Pool, Row as _, SqlStr};
 
 use super::lease::{Asked, Speak};
 use super::{SqlDialect, SqlxProvider};
+use crate::account::Account;
 use crate::error::ConfigError;
 use crate::limits::DatabaseGate;
 use crate::sync::Arc;
@@ -73,11 +74,13 @@ impl<DB: Database> SqlxProviderBuilder<DB> {
     /// not known.
     pub fn build(self) -> Result<Arc<SqlxProvider<DB>>, ConfigError> {
         let account = DatabaseGate::new(&self.name, self.max_concurrent)?;
+        let of = |error: ConfigError| error.of(&**account.link().name());
         if self.acquire_timeout.is_zero() {
-            return Err(ConfigError::new("acquire_timeout", "0 s", "must be positive"));
+            return Err(of(ConfigError::new("acquire_timeout", "0 s", "must be positive")));
         }
         let dialect = self.dialect.ok_or_else(|| {
-            ConfigError::new("dialect", format!("{:?}", DB::NAME), "must be stated for this driver")
+            let requirement = "must be stated for this driver";
+            of(ConfigError::new("dialect", format!("{:?}", DB::NAME), requirement))
         })?;
         Ok(Arc::new(SqlxProvider {
             name: self.name,

@@ -290,7 +290,7 @@ fn a_cap_of_zero_lets_only_what_is_free_pass() {
 fn a_negative_cap_is_refused_and_changes_nothing() {
     let ledger = SpendLedger::new();
     let error = ledger.set_cap("nightly", usd("-0.5")).unwrap_err();
-    assert_eq!(error.to_string(), "cap is -0.500000 USD, but must not be negative");
+    assert_eq!(error.to_string(), "`nightly`: cap is -0.500000 USD, but must not be negative");
     assert!(ledger.workflows().is_empty());
 }
 

@@ -119,7 +119,7 @@ fn a_reconcile_leaves_a_permit_as_it_is() {
 #[test]
 fn zero_capacities_are_named_and_change_nothing() {
     let error = CountingGate::new("gate", 0).unwrap_err();
-    assert_eq!((error.field, error.value.as_str()), ("capacity", "0"));
+    assert_eq!((error.field, &*error.value), ("capacity", "0"));
     assert_eq!(CountingGate::new("", 1).unwrap_err().field, "name");
     let (gate, _) = gate(4);
     let heard = Announcements::of(gate.link());

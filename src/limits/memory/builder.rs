@@ -86,6 +86,10 @@ impl MemoryGateBuilder {
     /// draining line asks again, or when no source was supplied and the crate was built without
     /// its feature `memory`.
     pub fn build(self) -> Result<Arc<MemoryGate>, ConfigError> {
+        self.assemble().map_err(|error| error.of(MemoryGate::NAME))
+    }
+
+    fn assemble(self) -> Result<Arc<MemoryGate>, ConfigError> {
         if self.reading_age > MemoryGate::RECHECK {
             return Err(ConfigError::new(
                 "reading_age",

@@ -93,6 +93,8 @@ enum Report {
 }
 
 impl MemoryGate {
+    pub(super) const NAME: &str = "memory";
+
     /// While a line drains, whoever is refused asks again within this time.
     pub const RECHECK: Duration = Duration::from_secs(2);
     /// Percent of the limit at which nobody with entries goes any more.
@@ -146,7 +148,7 @@ impl MemoryGate {
         progress_after: Option<Duration>,
     ) -> Result<Arc<Self>, ConfigError> {
         Ok(Arc::new(Self {
-            link: AccountLink::new("memory")?,
+            link: AccountLink::new(Self::NAME)?,
             source,
             reading_age,
             progress_after,

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_budget_of_nothing_is_refused_by_name() {
         let error = ResidentMemory::new(0).unwrap_err();
-        assert_eq!((error.field, error.value.as_str()), ("budget", "0"));
+        assert_eq!((error.field, &*error.value), ("budget", "0"));
     }
 
     #[test]

@@ -217,7 +217,10 @@ fn a_constructor_that_fails_or_panics_is_reported_and_may_be_tried_again() {
 
     let failed = accounts.get::<Fickle>().unwrap_err();
     let said = failed.to_string();
-    assert!(said.contains("Fickle") && said.contains("could not be built: capacity"), "{said}");
+    assert!(
+        said.contains("Fickle") && said.contains("could not be built: `fickle`: capacity"),
+        "{said}"
+    );
     assert!(failed.source().unwrap().downcast_ref::<ConfigError>().is_some());
 
     let panicked = accounts.get::<Fickle>().unwrap_err();
