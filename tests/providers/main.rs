@@ -12,6 +12,7 @@ mod frozen;
 mod havoc;
 mod hooks;
 mod jobs;
+mod killed;
 mod levels;
 mod mysql;
 mod postgres;

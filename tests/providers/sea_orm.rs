@@ -155,13 +155,13 @@ impl ProviderFixture for OnMySql {
     }
 }
 
-async fn thread(session: &SeaOrmSession<MySql>) -> Result<u64, BoxError> {
+pub(crate) async fn thread(session: &SeaOrmSession<MySql>) -> Result<u64, BoxError> {
     let me = Statement::from_string(DbBackend::MySql, "SELECT connection_id()");
     let row = session.query_one_raw(me).await?.ok_or("no row")?;
     Ok(row.try_get_by_index(0)?)
 }
 
-async fn backend(session: &SeaOrmSession<Postgres>) -> Result<i32, BoxError> {
+pub(crate) async fn backend(session: &SeaOrmSession<Postgres>) -> Result<i32, BoxError> {
     let me = Statement::from_string(DbBackend::Postgres, "SELECT pg_backend_pid()");
     let row = session.query_one_raw(me).await?.ok_or("no row")?;
     Ok(row.try_get_by_index(0)?)
