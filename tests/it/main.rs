@@ -4,6 +4,7 @@ mod asks;
 mod breaches;
 mod circuits;
 mod counters;
+mod crossed;
 mod demands;
 mod ends;
 mod events;
