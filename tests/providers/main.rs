@@ -21,3 +21,4 @@ mod sea_orm;
 mod sqlite;
 mod sqlx;
 mod storm;
+mod streams;
