@@ -33,6 +33,9 @@ pub struct WindowConfig {
     /// Default 1: with [`per`](Self::per) at its default, a rate that no service minds. Set both.
     pub max: u32,
     /// The base length of the window, at throttle zero. Positive. Default 1 s.
+    ///
+    /// Who waits for a slot goes up to a millisecond after it is free, for timers are Tokio's. So a fast
+    /// rate is better said of a long window: 100 in 100 ms, not 1 in 1 ms.
     pub per: Duration,
     /// The most the throttle can be; the window is stretched to `per × (1 + throttle)`.
     ///
