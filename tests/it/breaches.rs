@@ -151,6 +151,22 @@ async fn an_account_that_contradicts_itself_to_thousands_holds_nobody_else_up() 
     drop((head, line, held));
 }
 
+/// Each newcomer could go, and so could its equal before it, again and again: neither can.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_contradicts_itself_to_equals_lets_a_newcomer_wait_in_the_end() {
+    let admission = started();
+    let own = Own::new("own");
+    own.set(|script| script.takes_nothing = true);
+    let mut waiters: Vec<_> =
+        (0..3).map(|_| parked(&admission, Demand::new().permit(&own))).collect();
+    assert!(admission.try_admit(Demand::new().permit(&own)).is_err());
+    assert!(own.asked.load(Ordering::Relaxed) < 200, "asked again and again");
+    own.set(|script| script.takes_nothing = false);
+    own.link().grew();
+    settle().await;
+    drop(waiters.iter_mut().map(granted).collect::<Vec<_>>());
+}
+
 /// It was well when its job was found short of it.
 #[tokio::test(start_paused = true)]
 async fn an_account_that_begins_to_panic_fails_who_waits_on_it_behind_the_head() {
