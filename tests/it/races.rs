@@ -1,7 +1,7 @@
 //! What another thread changes in the middle of a decision, and announces after it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use admit::{
     Account, AccountLink, Admission, Amount, Ask, Category, Charge, Demand, Refusal, Replenishment,
@@ -119,12 +119,17 @@ async fn what_grows_as_a_newcomer_asks_goes_to_its_equals_first() {
 struct Shut {
     link: AccountLink,
     noes: AtomicU32,
+    /// How often it says yes then, before it is shut again.
+    yeses: AtomicU32,
+    /// Whether the line drained, as it was told with each question.
+    told: Mutex<Vec<bool>>,
 }
 
 impl Shut {
     fn new() -> Arc<Self> {
         let link = AccountLink::new("memory").expect("a name");
-        Arc::new(Self { link, noes: AtomicU32::new(u32::MAX) })
+        let [noes, yeses] = [u32::MAX; 2].map(AtomicU32::new);
+        Arc::new(Self { link, noes, yeses, told: Mutex::default() })
     }
 
     fn open_after(&self, noes: u32) {
@@ -139,10 +144,16 @@ impl Valve for Shut {
 
     fn look(&self, _: Instant) {}
 
-    fn willing(&self, _: Turn, _: Instant) -> bool {
+    fn willing(&self, turn: Turn, _: Instant) -> bool {
+        self.told.lock().unwrap().push(turn.draining);
         let noes = self.noes.load(Ordering::Relaxed);
         self.noes.store(noes.saturating_sub(1), Ordering::Relaxed);
-        noes == 0
+        if noes > 0 {
+            return false;
+        }
+        let yeses = self.yeses.load(Ordering::Relaxed);
+        self.yeses.store(yeses.saturating_sub(1), Ordering::Relaxed);
+        yeses > 0
     }
 
     /// The next has to wait for long.
@@ -212,5 +223,34 @@ async fn memory_that_opens_after_it_stopped_a_pass_lets_those_go_first_who_were_
     settle().await;
     drop(granted(&mut behind[1]));
     drop(head);
+    admission.check();
+}
+
+/// A drain is over once memory was willing for a whole pass, in which it stopped nobody.
+#[tokio::test(start_paused = true)]
+async fn memory_that_opens_in_the_middle_of_a_pass_ends_no_drain_yet() {
+    let memory = Shut::new();
+    let admission = Admission::builder().memory_gate(memory.clone()).start().unwrap();
+    let gate = gate(1);
+    let elsewhere = Admission::builder().build().unwrap();
+    let held = elsewhere.try_admit(permits(&gate, 1)).unwrap();
+    let head = parked(&admission, permits(&gate, 1));
+    // The pass is told no as it begins, and then yes, at its end, too, if it asks there.
+    let before = memory.told.lock().unwrap().len();
+    memory.open_after(1);
+    memory.yeses.store(3, Ordering::Relaxed);
+    for _ in 0..2 {
+        gate.link().grew();
+        settle().await;
+    }
+    let told = memory.told.lock().unwrap().split_off(before);
+    assert!(told.iter().all(|&drains| drains), "{told:?}");
+    // And now all the time.
+    memory.yeses.store(u32::MAX, Ordering::Relaxed);
+    pass_time(secs(3)).await;
+    gate.link().grew();
+    settle().await;
+    assert_eq!(memory.told.lock().unwrap().last(), Some(&false));
+    drop((head, held));
     admission.check();
 }
