@@ -37,8 +37,10 @@ pub struct RetryPolicy {
     pub overload: RangeInclusive<Duration>,
     /// The wait is multiplied by the number of attempts so far, at most by this. Default 10.
     pub max_multiplier: u32,
-    /// The longest wait that is drawn after a failure. Default 300 s. A wait the upstream asked for
-    /// is not cut: it would refuse an earlier attempt.
+    /// The longest wait that is drawn after a failure. Default 300 s. The range a wait is drawn from ends
+    /// here at the latest, and begins the earlier for it, down to its first beginning; where this is
+    /// sooner still, everybody waits just so long. A wait the upstream asked for is not cut: it would
+    /// refuse an earlier attempt.
     pub max_wait: Duration,
     /// Whether a job that a limit refuses for now, as an open circuit does, asks again: from the
     /// instant the refusal names, or after `max_wait` where that is sooner, spread over as long as
@@ -108,9 +110,14 @@ impl RetryPolicy {
         }
         let range =
             if failure.kind == FailureKind::Overload { &self.overload } else { &self.usual };
-        let first = drawn(range, draw);
         // A job's own policy is not validated: one without a multiplier must not retry at once.
-        first.saturating_mul(attempt.min(self.max_multiplier.max(1))).min(self.max_wait)
+        let times = attempt.min(self.max_multiplier.max(1));
+        let (first, width) = (*range.start(), width(range));
+        let last = first.saturating_add(width).saturating_mul(times).min(self.max_wait);
+        // Drawn from what the longest wait leaves, and not cut to it: all who drew more would come back
+        // together. Where it leaves less than the first range was wide, it begins earlier.
+        let widest = last.saturating_sub(width).max(first);
+        drawn(&(first.saturating_mul(times).min(widest).min(last)..=last), draw)
     }
 }
 
@@ -165,11 +172,33 @@ mod tests {
             (&overloaded, 1, 0.0, 15_000),
             (&overloaded, 2, 1.0, 180_000),
             (&overloaded, 4, 1.0, 300_000),
+            // What is drawn from ends at the longest wait.
+            (&overloaded, 4, 0.5, 180_000),
+            (&overloaded, 10, 0.0, 150_000),
+            (&overloaded, 10, 0.5, 225_000),
             (&limited, 10, 0.0, 50_000),
             (&limited, 1_000_000, 0.0, 50_000),
         ] {
             let wait = policy.wait(failure, attempt, draw);
             assert_eq!(wait, Duration::from_millis(expected), "{failure} at attempt {attempt}");
+        }
+    }
+
+    #[test]
+    fn the_longest_wait_leaves_as_wide_a_range_as_the_first() {
+        let limited = UpstreamFailure::status(429, "m", "");
+        for (usual, max_wait, attempt, least, most) in [
+            (60..=90, 300, 10, 270, 300),
+            (60..=90, 80, 1, 60, 80),
+            (60..=90, 80, 10, 60, 80),
+            (60..=90, 20, 3, 20, 20),
+            (60..=90, 0, 3, 0, 0),
+            (7..=7, 30, 9, 30, 30),
+        ] {
+            let usual = secs(*usual.start())..=secs(*usual.end());
+            let policy = RetryPolicy { usual, max_wait: secs(max_wait), ..RetryPolicy::default() };
+            let waits = [0.0, 1.0].map(|draw| policy.wait(&limited, attempt, draw));
+            assert_eq!(waits, [secs(least), secs(most)], "{policy:?}");
         }
     }
 

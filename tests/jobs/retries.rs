@@ -77,6 +77,34 @@ async fn a_drawn_wait_lies_in_its_range_and_grows_with_the_attempts() {
     }
 }
 
+/// Wherever the multiplied range is cut, those beyond the cut must not all wait the longest.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_failed_together_come_back_apart_at_the_longest_wait_too() {
+    let patient = RetryPolicy { max_retries: 10, ..RetryPolicy::default() };
+    let world = World::with(|builder| builder.retries(patient));
+    let start = Instant::now();
+    let job = move |resources: Resources| async move {
+        let failure = UpstreamFailure::status(529, "elsewhere", "");
+        match resources.attempt() {
+            // The upstream's word brings all of them to the tenth attempt at one moment.
+            1..=9 => Err(failure.with_retry_after(secs(1))),
+            10 => Err(failure),
+            _ => Ok(start.elapsed() - secs(9)),
+        }
+    };
+    let runs: Vec<_> =
+        (0..200).map(|_| tokio::spawn(world.runner.run(admit::Requirements::new(), job))).collect();
+    let mut waits = Vec::new();
+    for run in runs {
+        waits.push(run.await.unwrap().unwrap());
+    }
+    // 150 s to 900 s, cut at 300 s.
+    let range = secs(150)..=secs(300) + Duration::from_millis(1);
+    assert!(waits.iter().all(|wait| range.contains(wait)), "{waits:?}");
+    let late = waits.iter().filter(|wait| **wait >= secs(299)).count();
+    assert!(late < 10, "{late} of 200 come back within the last second");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_failure_is_returned_with_its_budget() {
     let world = World::new();
