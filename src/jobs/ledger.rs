@@ -141,7 +141,8 @@ impl SpendLedger {
         self.book(workflow).map_or_else(Vec::new, |book| book.lock().status())
     }
 
-    /// The workflows that have a cap or figures, by the alphabet.
+    /// The workflows it knows, by the alphabet: those that a cap was set for, and those of whose jobs it
+    /// admitted one, until they are [forgotten](Self::forget).
     #[must_use]
     pub fn workflows(&self) -> Vec<Arc<str>> {
         self.books.lock().keys().cloned().collect()

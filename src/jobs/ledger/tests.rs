@@ -350,6 +350,11 @@ fn workflows_do_not_share_their_caps() {
     assert_eq!(ledger.workflows(), ["daily".into(), "nightly".into()]);
     assert!(ledger.status("weekly").is_empty() && ledger.spent("weekly").is_zero());
     assert_eq!(ledger.workflows().len(), 2, "asking about a workflow does not open a book");
+    // One whose jobs have nothing to count is known all the same, so that it can be forgotten.
+    let free = JobInfo::new("3", "free").in_workflow("hourly");
+    drop(ledger.admit(&free, &[unpriced()]).unwrap());
+    assert_eq!(ledger.workflows(), ["daily".into(), "hourly".into(), "nightly".into()]);
+    assert!(ledger.status("hourly").is_empty());
 }
 
 #[test]
