@@ -73,6 +73,7 @@ mod money;
 mod monitor;
 mod one_line;
 mod snapshot;
+mod spanned;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

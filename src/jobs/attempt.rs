@@ -7,7 +7,6 @@ use std::pin::pin;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use super::bill::Bill;
 use super::held::bounded;
@@ -25,6 +24,7 @@ use crate::db::{DbVerb, in_scope};
 use crate::error::AdmitError;
 use crate::grant::Grant;
 use crate::monitor::Admission;
+use crate::spanned::{Quiet, Spanned};
 use crate::sync::Arc;
 
 /// What every attempt of a run has in common.
@@ -100,9 +100,14 @@ impl Attempts<'_> {
         E: JobError,
     {
         let bill = Bill::ask(self.gates, &self.plan).map_err(RunError::Spend)?;
-        let wait = tracing::debug_span!("admit.wait", attempt = record.attempts);
         let asked_at = Instant::now();
-        let grant = match self.admitted().instrument(wait).await {
+        let admitted = {
+            let attempt = record.attempts;
+            let wait = Quiet::new(|| tracing::debug_span!("admit.wait", attempt));
+            let admitted = pin!(Some(self.admitted()));
+            Spanned::new(&wait, admitted).await
+        };
+        let grant = match admitted {
             Ok(grant) => grant,
             Err(error) => {
                 record.waited_in_vain(asked_at.elapsed());

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 use tracing::field::Empty;
-use tracing::{Instrument, Span};
 
 use super::job_error::JobError;
 use super::record::JobRecord;
@@ -22,6 +22,7 @@ use super::stop::Stop;
 use crate::amount::JobInfo;
 use crate::caught::{caught, contain, say};
 use crate::one_line::OneLine;
+use crate::spanned::{Quiet, Spanned};
 use crate::sync::Arc;
 
 /// One job about to be run; see [`JobRunner::job`](crate::JobRunner::job).
@@ -169,13 +170,14 @@ impl Called {
     {
         let Self { parts, requirements, stop, retries } = self;
         let mut record = JobRecord::new(requirements.job());
-        let span = span_of(&record.job);
-        let mut outcome = Outcome { span: &span, record: &mut record, word: "dropped" };
+        let span = Quiet::new(|| span_of(&record.job));
+        let mut outcome = Outcome { span: span.span(), record: &mut record, word: "dropped" };
         let ended = match Handle::try_current() {
             Ok(runtime) => {
                 let retries = retries.as_ref();
                 let run = parts.run(requirements, retries, stop, runtime, &mut job, outcome.record);
-                caught(pin!(run.instrument(span.clone()))).await
+                let run = pin!(Some(run));
+                caught(pin!(Spanned::new(&span, run))).await
             }
             Err(_) => Ok(Err(RunError::NoRuntime)),
         };

@@ -1,7 +1,9 @@
 //! What an attempt holds from its grant to its end, and how all of it comes back.
 
+use std::pin::pin;
+
 use tokio::runtime::Handle;
-use tracing::Instrument;
+use tracing::Span;
 
 use super::bill::Bill;
 use super::held::Held;
@@ -10,6 +12,7 @@ use super::plan::Plan;
 use super::reports::Reports;
 use crate::grant::Grant;
 use crate::money::Cost;
+use crate::spanned::{Quiet, Spanned};
 use crate::sync::Arc;
 
 /// Everything an attempt holds.
@@ -116,7 +119,11 @@ impl Drop for Tenure {
         let _inside = (!has_gone).then(|| self.runtime.enter());
         if !held.is_without_sessions() {
             // On a runtime that has shut down the task is dropped here and now, which aborts.
-            self.runtime.spawn(held.close_and_settle().in_current_span());
+            let span = Quiet::new(Span::current);
+            self.runtime.spawn(async move {
+                let closing = pin!(Some(held.close_and_settle()));
+                Spanned::new(&span, closing).await;
+            });
         }
     }
 }

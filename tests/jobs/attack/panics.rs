@@ -296,16 +296,38 @@ async fn a_task_that_panics_when_it_is_told_of_the_end_takes_no_answer_with_it()
     world.settled().await;
 }
 
-/// A listener of the log's that panics at every line, and at what a span is told later.
-struct Deaf;
+/// A listener of the log's that panics at lines, or at some of what it is told of spans.
+struct Deaf(&'static [&'static str]);
+
+impl Deaf {
+    fn hears(&self, what: &str) {
+        assert!(!self.0.contains(&what), "nobody listens");
+    }
+}
 
 impl<S: Subscriber> Layer<S> for Deaf {
+    fn on_new_span(&self, _: &span::Attributes<'_>, _: &span::Id, _: layer::Context<'_, S>) {
+        self.hears("new");
+    }
+
     fn on_event(&self, _: &Event<'_>, _: layer::Context<'_, S>) {
-        panic!("nobody listens");
+        self.hears("line");
     }
 
     fn on_record(&self, _: &span::Id, _: &span::Record<'_>, _: layer::Context<'_, S>) {
-        panic!("nobody listens");
+        self.hears("record");
+    }
+
+    fn on_enter(&self, _: &span::Id, _: layer::Context<'_, S>) {
+        self.hears("enter");
+    }
+
+    fn on_exit(&self, _: &span::Id, _: layer::Context<'_, S>) {
+        self.hears("exit");
+    }
+
+    fn on_close(&self, _: span::Id, _: layer::Context<'_, S>) {
+        self.hears("close");
     }
 }
 
@@ -320,6 +342,15 @@ impl SpendGate for Forgets {
 
 #[tokio::test(start_paused = true)]
 async fn a_log_whose_listener_panics_costs_neither_an_answer_nor_a_settlement_nor_a_session() {
+    for to in [&["line", "record", "enter", "exit", "close"] as &[_], &["close"], &["exit"]] {
+        told(Deaf(to)).await;
+    }
+    for to in [&["line", "record"] as &[_], &["enter"], &["new"]] {
+        told(Deaf(to)).await;
+    }
+}
+
+async fn told(deaf: Deaf) {
     let ledger = SpendLedger::new();
     let world = World::with(|builder| builder.spend_gate(&Arc::new(Forgets)).spend_gate(&ledger));
     world.databases[1].make(DbVerb::Close, Fault::Fails);
@@ -328,7 +359,7 @@ async fn a_log_whose_listener_panics_costs_neither_an_answer_nor_a_settlement_no
     let requirements = Requirements::new().call(&model, Usage::new(1_000, 0));
     let requirements = world.databases.iter().fold(requirements, Requirements::database);
     let requirements = requirements.for_job(JobInfo::new("1", "j").in_workflow("w"));
-    let _deaf = tracing::subscriber::set_default(tracing_subscriber::registry().with(Deaf));
+    let _deaf = tracing::subscriber::set_default(tracing_subscriber::registry().with(deaf));
     let done = world.runner.run(requirements, async |_| Ok::<_, String>("done")).await;
     assert_eq!(done.unwrap(), "done");
     assert_eq!(ledger.spent("w").to_string(), "0.001000 USD");
@@ -346,6 +377,12 @@ async fn a_log_whose_listener_panics_costs_neither_an_answer_nor_a_settlement_no
     let payload = AssertUnwindSafe(world.runner.run(world.everything(), panics)).catch_unwind();
     assert_eq!(payload.await.unwrap_err().downcast_ref(), Some(&"the job's own"));
     world.settled().await;
+    // Nor the sessions of a run that is dropped, which a task closes.
+    let run = world.runner.run(world.everything(), |_| pending::<Result<(), String>>());
+    assert!(tokio::time::timeout(secs(1), run).await.is_err());
+    world.settled().await;
+    assert!(!world.log.text().contains("a.abort"), "{}", world.log.text());
+    assert!(tracing::Span::current().is_none());
     // Somebody waits on an admission that was not started, of which it warns.
     let unstarted = Admission::builder().build().unwrap();
     let all = unstarted.try_admit(Demand::new().permits(&world.own, 4)).unwrap();
