@@ -1,10 +1,13 @@
 //! The job's own handles, for code that was not handed them.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use super::boxed::{AnyHandle, key_of};
 use super::{DbProvider, DbVerb, ProviderError};
-use crate::caught::contain;
+use crate::caught::{caught, contain, say};
+use crate::error::panic_message;
+use crate::one_line::OneLine;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The handles a job holds, by their providers' keys.
@@ -185,18 +188,41 @@ impl<P: DbProvider> Second<P> {
 
     async fn roll_back(self) {
         let (provider, handle) = (&*self.provider, &**self.handle());
-        // Neither may hide why it came to this; what cannot be rolled back is not committed either.
-        if within(provider, DbVerb::Rollback, provider.rollback(handle)).await.is_ok() {
+        // What cannot be rolled back is not committed either.
+        if self.ends(DbVerb::Rollback, async { provider.rollback(handle).await }).await {
             self.close().await;
         }
     }
 
     async fn close(self) {
         let (provider, handle) = (&*self.provider, &**self.handle());
-        // The work is done or undone by now. A session that does not close is aborted on drop.
-        if let Err(error) = within(provider, DbVerb::Close, provider.close(handle)).await {
-            tracing::debug!(%error, "a second session was not returned in order");
+        // A session that does not close is aborted on drop.
+        self.ends(DbVerb::Close, async { provider.close(handle).await }).await;
+    }
+
+    /// A verb that ends something; answers whether it did. Where it fails or panics, that must not hide
+    /// what led here: the work is committed by now, or failed with an error of its own.
+    async fn ends(
+        &self,
+        verb: DbVerb,
+        step: impl Future<Output = Result<(), ProviderError>>,
+    ) -> bool {
+        match caught(pin!(within(&*self.provider, verb, step))).await {
+            Ok(Ok(())) => return true,
+            // The text of it and its drop are not ours either, and each may panic.
+            Ok(Err(error)) => {
+                contain("the text of a provider's error", || {
+                    tracing::debug!(%error, "a second session was not returned in order");
+                });
+                contain("the drop of a provider's error", || drop(error));
+            }
+            Err(payload) => {
+                let message = panic_message(payload.into_inner());
+                let provider = OneLine(self.provider.name());
+                say(|| tracing::error!(%provider, %message, "a provider's {verb} panicked"));
+            }
         }
+        false
     }
 }
 

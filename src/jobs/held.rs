@@ -202,10 +202,12 @@ impl OpenHandle {
 
     /// Says what the provider failed with. The text of it and its drop are not ours either.
     fn log_failure(&self, verb: DbVerb, error: ProviderError) {
-        let logged = catch_unwind(AssertUnwindSafe(move || {
+        let logged = catch_unwind(AssertUnwindSafe(|| {
             tracing::warn!(%error, "{verb} failed; the session is given up");
         }));
-        if let Err(payload) = logged {
+        // Apart: where a listener panics it would be dropped as that unwinds.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(error)));
+        for payload in [logged, dropped].into_iter().filter_map(Result::err) {
             self.log_panic(format_args!("error of a {verb}"), payload);
         }
     }

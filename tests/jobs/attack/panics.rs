@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use admit::{
-    Admission, DbVerb, Decimal, Demand, JobError, JobInfo, Money, Priced, Prices, ProviderError,
-    Requirements, Reservation, Resources, RunError, SpendGate, SpendLedger, SpendRefusal,
-    UpstreamFailure, Usage, requires_new,
+    Admission, BoxError, DbVerb, Decimal, Demand, JobError, JobInfo, Money, Priced, Prices,
+    ProviderError, Requirements, Reservation, Resources, RunError, SpendGate, SpendLedger,
+    SpendRefusal, UpstreamFailure, Usage, requires_new,
 };
 use futures::FutureExt;
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
-use tracing::{Event, Subscriber, span};
+use tracing::{Dispatch, Event, Subscriber, span};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt as _};
 
 use super::guarded::Guarded;
@@ -243,18 +243,21 @@ impl Drop for Fragile {
 #[tokio::test(start_paused = true)]
 async fn an_error_of_a_clean_up_that_panics_hides_nothing_and_costs_no_other_session() {
     let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
-    let _listening = tracing::subscriber::set_default(subscriber);
-    for error in [|| Unspeakable.into(), || Fragile.into()] {
-        let world = World::new();
-        let broken = Arc::new(Guarded { ends_with: Some(error), ..Guarded::new("broken", 1) });
-        let requirements = || world.everything().database(&broken).transactional();
-        let done = world.runner.run(requirements(), async |_| Ok::<_, String>("done")).await;
-        assert_eq!(done.unwrap(), "done");
-        let failed = world.runner.run(requirements(), async |_| Err::<(), _>("own".to_owned()));
-        assert_eq!(failed.await.unwrap_err().job_error().unwrap(), "own");
-        world.settled().await;
-        assert_eq!(broken.in_use(), 0);
-        assert!(!world.log.text().contains("abort"), "{}", world.log.text());
+    let deaf = tracing_subscriber::registry().with(Deaf(&["line"]));
+    for log in [Dispatch::new(subscriber), Dispatch::new(deaf)] {
+        let _log = tracing::dispatcher::set_default(&log);
+        for error in [|| Unspeakable.into(), || Fragile.into()] {
+            let world = World::new();
+            let broken = Arc::new(Guarded { ends_with: Some(error), ..Guarded::new("broken", 1) });
+            let requirements = || world.everything().database(&broken).transactional();
+            let done = world.runner.run(requirements(), async |_| Ok::<_, String>("done")).await;
+            assert_eq!(done.unwrap(), "done");
+            let failed = world.runner.run(requirements(), async |_| Err::<(), _>("own".to_owned()));
+            assert_eq!(failed.await.unwrap_err().job_error().unwrap(), "own");
+            world.settled().await;
+            assert_eq!(broken.in_use(), 0);
+            assert!(!world.log.text().contains("abort"), "{}", world.log.text());
+        }
     }
 }
 
@@ -434,6 +437,33 @@ async fn a_closure_that_breaks_as_its_jobs_panic_goes_on_does_not_end_the_proces
         let payload = AssertUnwindSafe(run).catch_unwind().await.unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&expected));
         world.settled().await;
+    }
+}
+
+/// By then a second session's work is committed, or has failed with an error of its own.
+#[tokio::test(start_paused = true)]
+async fn an_end_of_a_second_session_that_panics_or_cannot_be_told_hides_neither_answer_nor_error() {
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    let ends: [fn() -> BoxError; 4] =
+        [|| Unspeakable.into(), || Fragile.into(), || panic!("at its end"), || panic_any(Bomb)];
+    let deaf = tracing_subscriber::registry().with(Deaf(&["line"]));
+    for log in [Dispatch::new(subscriber), Dispatch::new(deaf)] {
+        let _log = tracing::dispatcher::set_default(&log);
+        for ends_with in ends.map(Some) {
+            let world = World::new();
+            let broken = Arc::new(Guarded { ends_with, ..Guarded::new("one", 1) });
+            let (runner, database) = (&world.runner, &broken);
+            let run = async |end: fn() -> Result<u8, ProviderError>| {
+                let job = async |_| requires_new(database, async || end()).await;
+                runner.run(Requirements::new().database(database), job).await
+            };
+            assert_eq!(run(|| Ok(7)).await.unwrap(), 7);
+            let failed = || Err(ProviderError::failed("one", DbVerb::Commit, "its own"));
+            let error = run(failed).await.unwrap_err();
+            assert!(error.to_string().contains("its own"), "{error}");
+            world.settled().await;
+            assert_eq!(broken.in_use(), 0);
+        }
     }
 }
 
