@@ -8,6 +8,8 @@
 //! - `pacing_rate_error_percent`: by how much N over the seconds it took differs from N per second;
 //!   the worse of both N.
 //! - `pacing_cpu_vs_governor`: processor time a grant, ours over governor's; the worse of both N.
+//! - `pacing_cpu_floor`: the same of what any pacing costs that wakes a task a grant from Tokio's timer: N
+//!   tasks that wait for a word each, and one that sleeps until the next instant and says it.
 //! - `leaky_bucket_rate_error_percent`: theirs, refilled in steps of 100 ms, which is its default and
 //!   the kindest; what it does in steps of 1 ms, as fine as a Tokio timer goes, is noted.
 //!
@@ -23,31 +25,37 @@ use std::time::{Duration, Instant};
 use admit::{Amount, Demand, Limits, TokenBucket};
 use measure::{Plan, figure, median, note, of_this_process as cpu, one_thread};
 use peers::{Ours, limiter, started};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 fn main() {
     let plan = Plan::from_env();
     let (sizes, count): (&[u32], _) = plan.pick((&[1_000, 10_000], 3), (&[100], 1));
-    let (mut off, mut share, mut leaky) = (f64::MIN, f64::MIN, f64::MIN);
+    let (mut off, mut share, mut floor, mut leaky) = (f64::MIN, f64::MIN, f64::MIN, f64::MIN);
     for &n in sizes {
-        let sides: [(&str, Run); 4] = [
+        let sides: [(&str, Run); 5] = [
             ("ours", ours),
             ("governor", governor),
             ("leaky_bucket_100ms", |n| leaky_bucket(n, Duration::from_millis(100))),
             ("leaky_bucket_1ms", |n| leaky_bucket(n, Duration::from_millis(1))),
+            ("timer_alone", timer_alone),
         ];
-        let paces: Vec<[Pace; 4]> = (0..count).map(|_| sides.map(|(_, run)| run(n))).collect();
+        let paces: Vec<[Pace; 5]> = (0..count).map(|_| sides.map(|(_, run)| run(n))).collect();
         for (at, (name, _)) in sides.iter().enumerate() {
             let of = |field: fn(&Pace) -> f64| median(paces.iter().map(|round| field(&round[at])));
             note(&format!("pacing_{n}_{name}_rate_error_percent"), of(|pace| pace.off));
             note(&format!("pacing_{n}_{name}_cpu_us_a_grant"), of(|pace| pace.cpu));
         }
+        let over_governor =
+            |at: usize| median(paces.iter().map(|round| round[at].cpu / round[1].cpu));
         off = off.max(median(paces.iter().map(|round| round[0].off)));
-        share = share.max(median(paces.iter().map(|round| round[0].cpu / round[1].cpu)));
+        share = share.max(over_governor(0));
+        floor = floor.max(over_governor(4));
         leaky = leaky.max(median(paces.iter().map(|round| round[2].off)));
     }
     figure("pacing_rate_error_percent", off);
     figure("pacing_cpu_vs_governor", share);
+    figure("pacing_cpu_floor", floor);
     figure("leaky_bucket_rate_error_percent", leaky);
 }
 
@@ -113,6 +121,27 @@ fn leaky_bucket(n: u32, interval: Duration) -> Pace {
     })
 }
 
+fn timer_alone(n: u32) -> Pace {
+    one_thread().block_on(async {
+        let (words, heard): (Vec<_>, Vec<_>) = (0..n).map(|_| oneshot::channel::<()>()).unzip();
+        let mut heard = heard.into_iter();
+        let watch = Watch::start();
+        let (started, step) = (watch.started, Duration::from_secs(1) / n);
+        tokio::spawn(async move {
+            for (at, word) in (1..).zip(words) {
+                tokio::time::sleep_until((started + step * at).into()).await;
+                word.send(()).expect("its task waits for it");
+            }
+        });
+        watch
+            .all(n, || {
+                let heard = heard.next().expect("one for each");
+                async move { heard.await.expect("it is said") }
+            })
+            .await
+    })
+}
+
 /// Since when, and how much processor time the process had used then.
 struct Watch {
     started: Instant,
@@ -125,7 +154,7 @@ impl Watch {
     }
 
     /// Waits for N jobs, each a task.
-    async fn all<F>(self, n: u32, job: impl Fn() -> F) -> Pace
+    async fn all<F>(self, n: u32, mut job: impl FnMut() -> F) -> Pace
     where
         F: Future<Output = ()> + Send + 'static,
     {
