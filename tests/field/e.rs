@@ -113,15 +113,12 @@ async fn e3_a_bucket_lets_one_go_every_three_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn e3_a_bucket_that_is_read_all_the_time_does_the_same() {
-    // Ten minutes of the hour: every reading takes a step of the clock, which is what is slow here.
-    an_hour(secs(600)).await;
+    an_hour(secs(3_600)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn e4_a_million_takes_drift_by_less_than_one_token() {
-    // A tenth of the ten million, which are for the arithmetic's own test: this one counts what
-    // the monitor and the clock add to it.
-    const TAKES: u32 = 1_000_000;
+async fn e4_ten_million_takes_drift_by_less_than_one_token() {
+    const TAKES: u32 = 10_000_000;
     let admission = started();
     let bucket = bucket(60_000, 60_000);
     let all = Amount { requests: 60_000, units: 60_000 };
@@ -132,8 +129,8 @@ async fn e4_a_million_takes_drift_by_less_than_one_token() {
         drop(admission.try_admit(one.clone()).expect("every take succeeds"));
     }
     let status = bucket.status();
-    assert!((2..=4).contains(&status.available_tokens), "{status}");
-    assert!((2..=4).contains(&status.available_requests), "{status}");
+    assert!((29..=31).contains(&status.available_tokens), "{status}");
+    assert!((29..=31).contains(&status.available_requests), "{status}");
     Observer::of(&admission).all_gone();
 }
 
