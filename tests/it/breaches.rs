@@ -1,63 +1,96 @@
 //! Accounts that break the contract, and what is said of it.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use admit::{Account, Admission, AdmitError, Demand, TryAdmitError};
 
 use crate::support::*;
 
-/// It says no, and that it would say yes this very moment.
+/// An account that says no now, and that it would say yes at once: this moment, or the very next.
+fn at_once() -> [Duration; 2] {
+    [Duration::ZERO, Duration::from_nanos(1)]
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_account_that_says_no_at_the_instant_it_named_is_asked_less_and_less_often() {
-    let admission = started();
-    let own = Own::new("own");
-    own.set(|script| script.names = Some(secs(0)));
-    let mut waiter = parked(&admission, Demand::new().permit(&own));
-    let asked = || own.asked.load(Ordering::Relaxed);
-    let before = asked();
-    tokio::time::sleep(millis(100)).await;
-    // After 1, 2, 4, 8, 16 and 32 ms.
-    assert!((5..=8).contains(&(asked() - before)), "{}", asked() - before);
-    tokio::time::sleep(secs(10)).await;
-    let before = asked();
-    tokio::time::sleep(secs(60)).await;
-    assert!((50..=65).contains(&(asked() - before)), "once a second: {}", asked() - before);
-    own.set(|script| script.names = None);
-    own.link().grew();
-    settle().await;
-    drop(granted(&mut waiter));
+    for soon in at_once() {
+        let admission = started();
+        let own = Own::new("own");
+        own.set(|script| script.names = Some(soon));
+        let mut waiter = parked(&admission, Demand::new().permit(&own));
+        let asked = || own.asked.load(Ordering::Relaxed);
+        let before = asked();
+        tokio::time::sleep(millis(100)).await;
+        // After 1, 2, 4, 8, 16 and 32 ms.
+        assert!((5..=8).contains(&(asked() - before)), "{soon:?}: {}", asked() - before);
+        tokio::time::sleep(secs(10)).await;
+        let before = asked();
+        tokio::time::sleep(secs(60)).await;
+        assert!((50..=65).contains(&(asked() - before)), "{soon:?}: {}", asked() - before);
+        own.set(|script| script.names = None);
+        own.link().grew();
+        settle().await;
+        drop(granted(&mut waiter));
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_breach_at_the_head_is_logged_once() {
-    let log = Log::start();
-    let admission = started();
-    let own = Own::new("own");
-    own.set(|script| script.names = Some(secs(0)));
-    let head = parked(&admission, Demand::new().permit(&own));
-    tokio::time::sleep(secs(60)).await;
-    let lines = log.with("the account breaks its contract");
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("ERROR") && lines[0].contains("own"), "{lines:?}");
-    drop(head);
+    for soon in at_once() {
+        let log = Log::start();
+        let admission = started();
+        let own = Own::new("own");
+        own.set(|script| script.names = Some(soon));
+        let head = parked(&admission, Demand::new().permit(&own));
+        tokio::time::sleep(secs(60)).await;
+        let lines = log.with("the account breaks its contract");
+        assert_eq!(lines.len(), 1, "{soon:?}: {lines:?}");
+        assert!(lines[0].starts_with("ERROR") && lines[0].contains("own"), "{lines:?}");
+        drop(head);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_breach_behind_the_head_is_logged_once() {
-    let log = Log::start();
-    let admission = started();
-    let (a, own) = (named("a", 1), Own::new("own"));
-    let held = admission.try_admit(permits(&a, 1)).unwrap();
-    let head = parked(&admission, permits(&a, 1));
-    own.set(|script| script.names = Some(secs(0)));
-    let line: Vec<_> = (0..3).map(|_| parked(&admission, Demand::new().permit(&own))).collect();
-    let before = own.asked.load(Ordering::Relaxed);
-    tokio::time::sleep(secs(60)).await;
-    assert!(own.asked.load(Ordering::Relaxed) - before < 500);
-    let lines = log.with("the account breaks its contract");
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("ERROR") && lines[0].contains("own"), "{lines:?}");
-    drop((line, head, held));
+    for soon in at_once() {
+        let log = Log::start();
+        let admission = started();
+        let (a, own) = (named("a", 1), Own::new("own"));
+        let held = admission.try_admit(permits(&a, 1)).unwrap();
+        let head = parked(&admission, permits(&a, 1));
+        own.set(|script| script.names = Some(soon));
+        let line: Vec<_> = (0..3).map(|_| parked(&admission, Demand::new().permit(&own))).collect();
+        let before = own.asked.load(Ordering::Relaxed);
+        tokio::time::sleep(secs(60)).await;
+        assert!(own.asked.load(Ordering::Relaxed) - before < 500, "{soon:?}");
+        let lines = log.with("the account breaks its contract");
+        assert_eq!(lines.len(), 1, "{soon:?}: {lines:?}");
+        assert!(lines[0].starts_with("ERROR") && lines[0].contains("own"), "{lines:?}");
+        drop((line, head, held));
+    }
+}
+
+/// What the others take of it is no event here, so it may have been right.
+#[tokio::test(start_paused = true)]
+async fn an_account_of_several_admissions_is_asked_again_soon_and_not_suspected() {
+    for is_behind in [false, true] {
+        let log = Log::start();
+        let (admission, other) = (started(), started());
+        let (a, own) = (named("a", 1), Own::new("own"));
+        drop(other.try_admit(Demand::new().permit(&own)).unwrap());
+        let held = admission.try_admit(permits(&a, 1)).unwrap();
+        let head = is_behind.then(|| parked(&admission, permits(&a, 1)));
+        own.set(|script| script.names = Some(Duration::ZERO));
+        let waiter = parked(&admission, Demand::new().permit(&own));
+        tokio::time::sleep(secs(1)).await;
+        let before = own.asked.load(Ordering::Relaxed);
+        tokio::time::sleep(secs(1)).await;
+        let asked = own.asked.load(Ordering::Relaxed) - before;
+        assert!(asked >= 900, "{is_behind}: {asked}");
+        assert_eq!(log.with("the account breaks its contract"), Vec::<String>::new());
+        drop((waiter, head, held));
+    }
 }
 
 #[tokio::test(start_paused = true)]
