@@ -106,9 +106,9 @@ fn the_futures_of_an_admission_can_be_sent() {
 #[test]
 fn what_there_are_many_of_is_small() {
     let word = size_of::<usize>();
-    assert_eq!(size_of::<Amount>(), 16);
+    assert!(size_of::<Amount>() <= 16);
     assert_eq!(size_of::<Admission>(), word);
     assert_eq!(size_of::<Demand>(), 2 * word);
-    assert!(size_of::<Grant>() <= 11 * word);
-    assert!(size_of::<Admit>() <= 17 * word);
+    assert!(size_of::<Grant>() <= 88);
+    assert!(size_of::<Admit>() <= 136);
 }

@@ -558,6 +558,7 @@ fn a_guard_that_goes_with_its_thread_after_its_runtime_ends_no_process() {
         let runtime = Runtime::new().unwrap();
         let (file, provider) = runtime.block_on(keeps_a_minimum(minimum));
         let (owned, pool) = (runtime.handle().clone(), provider.pool().clone());
+        let (left, has_left) = std::sync::mpsc::channel();
         let (ends, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             LEFT.with_borrow_mut(|left| assert!(left.is_none()));
@@ -566,11 +567,10 @@ fn a_guard_that_goes_with_its_thread_after_its_runtime_ends_no_process() {
                 provider.session(&handle).unwrap()
             });
             LEFT.set(Some(session));
+            left.send(()).unwrap();
             let _ = ended.recv();
         });
-        while pool.num_idle() == pool.size() as usize {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        has_left.recv().unwrap();
         // For the connection, the file must outlast the runtime.
         drop(runtime);
         drop(ends);
