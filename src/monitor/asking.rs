@@ -40,8 +40,7 @@ pub(crate) struct Never {
 
 /// Whether a take of any of these accounts has an effect that giving it back does not undo.
 pub(crate) fn is_delicate(demand: &Demand) -> bool {
-    // Only an account that reads the clock has states to fall into.
-    demand.list().timed && demand.entries().iter().any(|entry| entry.link().is_delicate())
+    demand.entries().iter().any(|entry| entry.link().is_delicate())
 }
 
 /// What is known before any account is asked: an overflowed sum, a broken or quarantined account.
