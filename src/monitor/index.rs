@@ -265,10 +265,9 @@ impl Index {
 
     /// Everybody who names the account is to be asked whether it refuses them.
     pub(super) fn suspect(&mut self, account: AccountId) {
-        if self.refusing.insert(account) {
-            // Those asked already were not asked about this one.
-            self.asked_up_to = 0;
-        }
+        self.refusing.insert(account);
+        // Those asked already were not asked about this one, or not since it said so again.
+        self.asked_up_to = 0;
     }
 
     /// Makes the class of the head stand at the head.

@@ -127,8 +127,9 @@ impl Core {
     ///
     /// What goes on in another begins anew, and passes over those who were found short. So whoever
     /// stays is looked at twice at the most: whether he is refused, and whether he can go. More looks
-    /// come only of an account that says yes and then no, again and again. Whoever stands behind those
-    /// whom that keeps must not wait with them: such a pass is made to its end.
+    /// come only of an account that says yes and then no, again and again, or that it may refuse, in
+    /// every hold. Whoever stands behind those whom that keeps must not wait with them: such a pass is
+    /// made to its end.
     fn long_pass(&mut self, now: Instant, out: &mut Outbox) -> bool {
         let (waiting, in_vain) = (self.line.len(), self.index.looks_in_vain);
         let is_honest = in_vain <= 2 * self.index.classes();
@@ -420,5 +421,26 @@ mod tests {
             assert!(due.poll().is_ready(), "{spare}: nobody looked at it");
             drop(held);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_asked_already_is_asked_again_when_the_account_may_refuse_once_more() {
+        let admission = Admission::builder().start().unwrap();
+        let many = CountingGate::new("many", 10_000).unwrap();
+        let held = admission.try_admit(Demand::new().permits(&many, 10_000)).unwrap();
+        let mut line: Vec<_> = (1..=LOOKS_A_HOLD as u32 + 100)
+            .map(|n| spawn(admission.admit(Demand::new().permits(&many, n))))
+            .collect();
+        assert!(line.iter_mut().all(|waiter| waiter.poll().is_pending()));
+        many.resize(9_999).unwrap();
+        // One hold is not enough to ask them all; before the next it shrinks further.
+        tokio::task::yield_now().await;
+        many.resize(100).unwrap();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        let told = line.iter().filter(|waiter| waiter.is_woken()).count();
+        assert_eq!(told, LOOKS_A_HOLD, "whoever wants more than 100 never fits");
+        drop(held);
     }
 }
