@@ -323,9 +323,8 @@ impl Index {
     pub(super) fn mark(&mut self, account: AccountId) {
         if let Some(watch) = self.watches.get_mut(&account) {
             self.is_wanted = true;
-            if !watch.is_marked {
-                watch.is_marked = true;
-                self.marked.push(account);
+            if !std::mem::replace(&mut watch.is_marked, true) {
+                self.enlist(account);
             }
         } else if self.head.as_ref().is_none_or(|head| head.short.contains(&account)) {
             self.is_wanted = true;
@@ -341,11 +340,22 @@ impl Index {
             if let Some(watch) = self.watches.get_mut(&account) {
                 watch.deadline = None;
                 watch.was_due = true;
-                if !watch.is_marked {
-                    watch.is_marked = true;
-                    self.marked.push(account);
+                if !std::mem::replace(&mut watch.is_marked, true) {
+                    self.enlist(account);
                 }
             }
+        }
+    }
+
+    /// Keeps a mark for the next pass that looks behind the head.
+    ///
+    /// While memory lets nobody go there is none, and watches come and go: what is left of them must
+    /// not add up.
+    fn enlist(&mut self, account: AccountId) {
+        const SPARE: usize = 64;
+        self.marked.push(account);
+        if self.marked.len() > 2 * self.watches.len() + SPARE {
+            self.tidy();
         }
     }
 

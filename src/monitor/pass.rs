@@ -392,7 +392,8 @@ mod tests {
     use std::time::Duration;
 
     use super::LOOKS_A_HOLD;
-    use crate::{Admission, CountingGate, Demand, Limits, TokenBucket};
+    use crate::testing::ScriptedMemory;
+    use crate::{Account, Admission, CountingGate, Demand, Limits, MemoryGate, TokenBucket};
     use tokio_test::task::spawn;
 
     #[tokio::test(start_paused = true)]
@@ -442,5 +443,28 @@ mod tests {
         let told = line.iter().filter(|waiter| waiter.is_woken()).count();
         assert_eq!(told, LOOKS_A_HOLD, "whoever wants more than 100 never fits");
         drop(held);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn marks_that_are_kept_while_memory_is_shut_do_not_add_up() {
+        let memory = ScriptedMemory::at_percent(1.0);
+        let valve = MemoryGate::with_source(memory.clone()).unwrap();
+        let admission = Admission::builder().memory_gate(valve).start().unwrap();
+        let gate = CountingGate::new("gate", 1).unwrap();
+        let held = admission.try_admit(Demand::new().permit(&gate)).unwrap();
+        memory.set_percent(99.0);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let other = CountingGate::new("other", 1).unwrap();
+        let mut head = spawn(admission.admit(Demand::new().permit(&other)));
+        assert!(head.poll().is_pending(), "memory is shut");
+        for _ in 0..10_000 {
+            let mut waiter = spawn(admission.admit(Demand::new().permit(&gate)));
+            assert!(waiter.poll().is_pending());
+            gate.link().grew();
+            tokio::task::yield_now().await;
+        }
+        let marked = admission.shared().hold(|core, _| core.index.marked.len());
+        assert!(marked < 200, "{marked} marks of one account");
+        drop((head, held));
     }
 }
