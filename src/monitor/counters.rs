@@ -17,6 +17,8 @@ pub struct Counters {
     pub wakes: u64,
     /// Times the evaluator set its timer to another instant.
     pub timers: u64,
+    /// Waiters and grants read for snapshots.
+    pub told: u64,
 }
 
 /// The counting itself: nothing without the feature.
@@ -42,6 +44,10 @@ impl Counters {
     pub(super) const fn count_timer(&mut self) {
         self.timers += 1;
     }
+
+    pub(super) const fn count_told(&mut self) {
+        self.told += 1;
+    }
 }
 
 #[cfg(not(any(test, feature = "testing")))]
@@ -52,4 +58,5 @@ impl Counters {
     pub(super) const fn count_pass(&mut self) {}
     pub(super) const fn count_wake(&mut self) {}
     pub(super) const fn count_timer(&mut self) {}
+    pub(super) const fn count_told(&mut self) {}
 }

@@ -1,11 +1,11 @@
 //! A look at the whole state for a reader: the snapshot.
 
-use std::time::Duration;
+use std::collections::HashMap;
 
 use tokio::time::Instant;
 
 use super::asking::{self, Asking};
-use super::core::Core;
+use super::core::{Core, Holder};
 use super::line::Limit;
 use super::outbox::Outbox;
 use super::teller::read_valve;
@@ -21,23 +21,24 @@ impl Core {
             .iter()
             .filter_map(|(&id, record)| Some((id, record.account.upgrade()?)))
             .collect();
+        let waited_on = known.iter().filter(|(_, account)| account.link().waiting() > 0).count();
+        let (first, mut holders) = (self.first_holds(waited_on), self.all_holders(now));
         let mut accounts: Vec<_> = known
             .iter()
             .map(|(id, account)| {
                 let link = account.link();
                 let reading = self.read_account(&**account, true, now, out);
-                let waiting = link.waiting();
                 AccountSnapshot {
                     name: Arc::clone(link.name()),
                     category: reading.category,
                     capacity: reading.capacity,
                     in_use: reading.in_use,
-                    waiting,
-                    oldest_wait: if waiting == 0 { None } else { self.oldest_wait(*id, now) },
+                    waiting: link.waiting(),
+                    oldest_wait: first.get(id).map(|&since| now.saturating_duration_since(since)),
                     indicator: reading.indicator,
                     summary: reading.summary,
                     quarantined: link.is_quarantined(),
-                    holders: self.holders_of(*id, now),
+                    holders: holders.remove(id).unwrap_or_default(),
                 }
             })
             .collect();
@@ -93,32 +94,46 @@ impl Core {
         })
     }
 
-    /// How long the first waiter on an account has waited on it.
-    fn oldest_wait(&self, id: AccountId, now: Instant) -> Option<Duration> {
-        self.line
-            .iter()
-            .find_map(|waiter| {
-                let index = waiter.demand.position(id)? as u32;
-                waiter.held_since(Limit::Entry(index))
-            })
-            .map(|since| now.saturating_duration_since(since))
+    /// Since when the first waiter on each of so many accounts has waited on it: in one walk, for there
+    /// may be as many accounts as waiters.
+    fn first_holds(&mut self, accounts: usize) -> HashMap<AccountId, Instant> {
+        let mut first = HashMap::new();
+        let mut line = self.line.iter();
+        while first.len() < accounts
+            && let Some(waiter) = line.next()
+        {
+            self.counters.count_told();
+            for hold in &waiter.holds {
+                if let Limit::Entry(index) = hold.limit() {
+                    let id = waiter.demand.entries()[index as usize].id();
+                    first.entry(id).or_insert_with(|| hold.since(waiter.arrived));
+                }
+            }
+        }
+        first
+    }
+
+    /// Who holds what of each account: in one walk, too.
+    fn all_holders(&mut self, now: Instant) -> HashMap<AccountId, Vec<HolderSnapshot>> {
+        let mut all: HashMap<_, Vec<_>> = HashMap::new();
+        for holder in self.holders.iter().flat_map(HashMap::values) {
+            self.counters.count_told();
+            for (index, entry) in holder.demand.entries().iter().enumerate() {
+                all.entry(entry.id()).or_default().push(holder.told(index, now));
+            }
+        }
+        all.values_mut().for_each(|holders| longest_first(holders));
+        all
     }
 
     pub(super) fn holders_of(&self, id: AccountId, now: Instant) -> Vec<HolderSnapshot> {
         let mut holders: Vec<_> = self
             .holders
             .iter()
-            .flat_map(|holders| holders.values())
-            .filter_map(|holder| {
-                let index = holder.demand.position(id)?;
-                Some(HolderSnapshot {
-                    job: holder.demand.job().cloned(),
-                    amount: holder.demand.entries()[index].amount(),
-                    held_for: now.saturating_duration_since(holder.since),
-                })
-            })
+            .flat_map(HashMap::values)
+            .filter_map(|holder| Some(holder.told(holder.demand.position(id)?, now)))
             .collect();
-        holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
+        longest_first(&mut holders);
         holders
     }
 
@@ -157,4 +172,19 @@ impl Core {
             assert!(agrees, "5: {} waits: {here} here, {all} counted", account.link().name());
         }
     }
+}
+
+impl Holder {
+    /// What is told of it and the account at this position of its demand.
+    fn told(&self, index: usize, now: Instant) -> HolderSnapshot {
+        HolderSnapshot {
+            job: self.demand.job().cloned(),
+            amount: self.demand.entries()[index].amount(),
+            held_for: now.saturating_duration_since(self.since),
+        }
+    }
+}
+
+fn longest_first(holders: &mut [HolderSnapshot]) {
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
 }

@@ -31,6 +31,7 @@ async fn counted(admission: &Admission, act: impl FnOnce()) -> admit::Counters {
     counters.passes -= before.passes;
     counters.wakes -= before.wakes;
     counters.timers -= before.timers;
+    counters.told -= before.told;
     counters
 }
 
@@ -318,4 +319,27 @@ async fn questions_a_grant_grow_no_faster_than_the_logarithm_of_the_line() {
             assert!(questions <= bound, "{questions} a grant of {n}, at most {bound}");
         }
     }
+}
+
+/// However many accounts there are: a router may have one for each customer.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_reads_who_waits_and_who_holds_once_and_not_once_an_account() {
+    const N: usize = 300;
+    let admission = Admission::builder().track_holders(true).start().unwrap();
+    let gates: Vec<_> = (0..N).map(|_| gate(1)).collect();
+    let held: Vec<_> =
+        gates.iter().map(|gate| admission.try_admit(permits(gate, 1)).unwrap()).collect();
+    let waiting: Vec<_> = gates.iter().map(|gate| parked(&admission, permits(gate, 1))).collect();
+    let cost = counted(&admission, || {
+        let accounts = admission.snapshot().accounts;
+        assert!(accounts.iter().all(|account| account.oldest_wait.is_some()));
+        assert!(accounts.iter().all(|account| account.holders.len() == 1));
+    });
+    assert_eq!(cost.await.told, 2 * N as u64);
+    drop((held, waiting));
+    // Nor does it walk on when it knows of all of them who is the first.
+    let held = admission.try_admit(permits(&gates[0], 1)).unwrap();
+    let waiting = line(&admission, &permits(&gates[0], 1), 1_000);
+    assert_eq!(counted(&admission, || drop(admission.snapshot())).await.told, 2);
+    drop((held, waiting));
 }
