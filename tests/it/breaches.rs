@@ -184,6 +184,26 @@ async fn an_account_that_contradicts_itself_to_thousands_holds_nobody_else_up() 
     drop((head, line, held));
 }
 
+/// However many must be asked whether it does, and asked anew in every hold.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_says_again_and_again_that_it_may_refuse_holds_nobody_else_up() {
+    let admission = started();
+    let (a, b, own) = (named("a", 1), named("b", 1), Own::new("own"));
+    own.set(|script| script.names = Some(secs(3_600)));
+    let held = [&a, &b].map(|gate| admission.try_admit(permits(gate, 1)).unwrap());
+    let head = parked(&admission, permits(&a, 1));
+    let line: Vec<_> =
+        (1..5_000).map(|n| parked(&admission, Demand::new().permits(&own, n))).collect();
+    let mut last = parked(&admission, permits(&b, 1));
+    own.set(|script| script.warns = true);
+    own.link().may_refuse();
+    let [held, other] = held;
+    drop(other);
+    settle().await;
+    drop(granted(&mut last));
+    drop((line, head, held));
+}
+
 /// Each newcomer could go, and so could its equal before it, again and again: neither can.
 #[tokio::test(start_paused = true)]
 async fn an_account_that_contradicts_itself_to_equals_lets_a_newcomer_wait_in_the_end() {

@@ -96,6 +96,8 @@ pub(crate) struct Script {
     pub(crate) credits_nothing: bool,
     /// Everybody is refused.
     pub(crate) refuses: bool,
+    /// It announces that it may refuse, whenever it is asked.
+    pub(crate) warns: bool,
 }
 
 impl Own {
@@ -147,6 +149,9 @@ impl Account for Own {
     fn fits(&self, _: &Ask) -> Result<bool, Refusal> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let script = self.script("fits");
+        if script.warns {
+            self.link.may_refuse();
+        }
         if script.refuses { Err(Refusal::new("closed")) } else { Ok(script.names.is_none()) }
     }
 
