@@ -51,8 +51,9 @@ pub trait Valve: Send + Sync + 'static {
     /// One grant was rolled back: its work never happened. No completion.
     fn rolled_back(&self, now: Instant);
 
-    /// When it is worth asking again, asked only while it is unwilling; a due instant in the past
-    /// is answered as it is.
+    /// When it is worth asking again, asked after it was unwilling; a due instant in the past is
+    /// answered as it is. It may be willing again by then, where it was looked at on another thread
+    /// meanwhile: then that is now, or earlier.
     fn earliest(&self, turn: Turn, now: Instant) -> Option<Instant>;
 
     /// What kind of limit this is, for events and snapshots.

@@ -89,7 +89,7 @@ impl Valve for Contained {
     }
 
     fn earliest(&self, turn: Turn, now: Instant) -> Option<Instant> {
-        // Asked of one that is unwilling. If it broke just now, it is open at the next look.
+        // Asked of one that was unwilling. If it broke just now, it is open at the next look.
         self.ask(Some(now), |valve| valve.earliest(turn, now))
     }
 
