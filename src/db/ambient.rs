@@ -123,6 +123,9 @@ pub fn ambient<P: DbProvider>(provider: &Arc<P>) -> Result<P::Session, ProviderE
 /// [`TimedOut`](ProviderError::TimedOut) when a step takes longer than
 /// [`acquire_timeout`](DbProvider::acquire_timeout). Else the error of `work`.
 ///
+/// After an error of the commit it may be done all the same, as where its time or the connection ended
+/// before the database had answered: look before writing again.
+///
 /// # Cancel safety
 ///
 /// Dropped half-way, it aborts the second session, and nothing of it is committed, unless it was

@@ -64,7 +64,8 @@ pub trait DbProvider: Send + Sync + 'static {
 
     /// How long a job waits for [`acquire`](Self::acquire), for [`begin`](Self::begin), and for each
     /// step that ends a handle: shorter than a rollback takes, and sessions are given up instead of
-    /// returned. A commit is bounded by the run's own time alone. Default 30 s.
+    /// returned. A commit is bounded by the run's own time alone, but for that of a
+    /// [`requires_new`](crate::requires_new), which this bounds. Default 30 s.
     fn acquire_timeout(&self) -> Duration {
         Duration::from_secs(30)
     }

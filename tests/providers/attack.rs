@@ -11,7 +11,7 @@ use admit::{
 use sqlx::{AssertSqlSafe, Connection, Executor, MySql};
 use tokio::sync::Barrier;
 
-use crate::mysql::{MySqlDatabase, thread};
+use crate::mysql::{FAILS_LATE, MySqlDatabase, thread};
 use crate::postgres::PostgresDatabase;
 use crate::sqlite::{SqliteFile, insert};
 
@@ -85,6 +85,37 @@ async fn a_statement_that_commits_by_itself_is_told_at_the_commit() {
             }
         }
         provider.close(&handle).await.unwrap();
+        assert_eq!(database.out(), 0);
+        database.quiet().await;
+    }
+    database.drop().await;
+}
+
+/// sqlx's driver for MySQL reads no further than the row that was asked for.
+#[tokio::test]
+async fn a_statement_that_fails_behind_the_row_that_was_asked_for_is_told_at_the_commit() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    database.observer.execute(FAILS_LATE).await.unwrap();
+    let provider = &SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
+    for is_prepared in [true, false] {
+        let requirements = Requirements::new().database(provider).transactional();
+        let run = runner().run(requirements, async |resources| {
+            let mut session = resources.get(provider)?;
+            session.execute(insert(1)).await?;
+            if is_prepared {
+                sqlx::query("CALL fails_late()").fetch_one(&mut *session).await?;
+            } else {
+                session.fetch_one("CALL fails_late()").await?;
+            }
+            Ok::<_, BoxError>(())
+        });
+        match run.await.unwrap_err() {
+            RunError::Commit { source, .. } => {
+                assert!(source.to_string().contains("too late"), "{source}");
+            }
+            error => panic!("{error}"),
+        }
+        assert_eq!(database.rows(1).await, 0);
         assert_eq!(database.out(), 0);
         database.quiet().await;
     }

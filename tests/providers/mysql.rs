@@ -11,6 +11,13 @@ use sqlx::{AssertSqlSafe, Executor, MySql, MySqlPool, Row};
 
 use crate::sqlite::insert;
 
+/// Makes a procedure that answers with a row, writes another, and fails.
+pub(crate) const FAILS_LATE: &str = "CREATE PROCEDURE fails_late() BEGIN
+    SELECT 1;
+    INSERT INTO entries VALUES (7);
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'too late';
+END";
+
 /// A database, a pool over it, and connections beside the pool.
 pub(crate) struct MySqlDatabase {
     pub(crate) pool: MySqlPool,

@@ -19,7 +19,7 @@ use sea_orm::{
 };
 use sqlx::{Executor, MySql, Postgres, Sqlite};
 
-use crate::mysql::MySqlDatabase;
+use crate::mysql::{FAILS_LATE, MySqlDatabase};
 use crate::postgres::PostgresDatabase;
 use crate::sqlite::SqliteFile;
 

@@ -99,8 +99,10 @@ where
     SqlxValues: IntoArguments<DB>,
 {
     Box::pin(async move {
-        let row = connection.fetch_optional(query::<DB>(statement)).await;
-        row.map(|row| row.map(Into::into)).map_err(querying)
+        let row = connection.fetch_optional(query::<DB>(statement)).await.map_err(querying)?;
+        // MySQL's driver reads no further than that row, and the statement may fail behind it.
+        sqlx::Connection::flush(connection).await.map_err(querying)?;
+        Ok(row.map(Into::into))
     })
 }
 

@@ -60,6 +60,14 @@ pub(super) struct Lease<DB: Database> {
     restore: bool,
 }
 
+/// What came of reading what was left to read.
+struct Flushed {
+    /// The driver is ready for the next statement.
+    is_done: bool,
+    /// The first error that a statement was answered with.
+    error: Option<sqlx::Error>,
+}
+
 impl<DB: Database> Lease<DB> {
     pub(super) fn new(
         connection: PoolConnection<DB>,
@@ -138,7 +146,7 @@ impl<DB: Database> Lease<DB> {
     /// said.
     #[cfg(feature = "sea-orm")]
     async fn read_what_is_owed(&mut self) -> bool {
-        if !self.flush().await {
+        if !self.flush().await.is_done {
             return false;
         }
         if self.dialect != SqlDialect::MySql {
@@ -150,19 +158,20 @@ impl<DB: Database> Lease<DB> {
         self.put(&question).await.is_ok_and(|is_yes| is_yes || !is_open)
     }
 
-    /// Reads the answers to statements that were dropped half-way, and passes over their errors. Both
-    /// drivers that are spoken to over a wire take the first of these for the answer to what is asked
+    /// Reads the answers to statements that were dropped half-way, past their errors, and answers the
+    /// first of these. Both drivers that are spoken to over a wire take it for the answer to what is asked
     /// next, and PostgreSQL's has sent a `BEGIN` by then that it does not know of.
-    async fn drain(&mut self) {
+    async fn drain(&mut self) -> Option<sqlx::Error> {
         let before = self.suspect;
         // Dropped half-way, this may leave half of an answer with MySQL's driver, and with no other.
         self.suspect |= self.dialect == SqlDialect::MySql;
-        let drained = self.flush().await;
-        self.suspect = before || !drained;
+        let Flushed { is_done, error } = self.flush().await;
+        self.suspect = before || !is_done;
+        error
     }
 
-    /// `false` where the driver cannot read on.
-    async fn flush(&mut self) -> bool {
+    async fn flush(&mut self) -> Flushed {
+        let mut error = None;
         loop {
             // Hidden in sqlx's documentation, public otherwise; it asks nothing.
             let flushed = {
@@ -171,9 +180,11 @@ impl<DB: Database> Lease<DB> {
             };
             match flushed {
                 // Each is read once, and a connection that is gone says something else after it.
-                Ok(Err(sqlx::Error::Database(_))) => {}
-                Ok(flushed) => break flushed.is_ok(),
-                Err(_) => break false,
+                Ok(Err(met @ sqlx::Error::Database(_))) => {
+                    error.get_or_insert(met);
+                }
+                Ok(flushed) => break Flushed { is_done: flushed.is_ok(), error },
+                Err(_) => break Flushed { is_done: false, error },
             }
         }
     }
@@ -239,7 +250,7 @@ impl<DB: Database> Lease<DB> {
 
     /// Begins with `statement`, where writes are allowed: it may ask for a lock to write with.
     pub(super) async fn begin(&mut self, statement: Option<&'static str>) -> sqlx::Result<()> {
-        self.drain().await;
+        let _ = self.drain().await;
         let before = self.step();
         let statement =
             statement.filter(|_| !self.read_only).map(|statement| statement.into_sql_str());
@@ -249,8 +260,21 @@ impl<DB: Database> Lease<DB> {
 
     /// Whether a transaction is open that can be committed; `false` when the job's own statements
     /// ended it before. Changes nothing, so it may be dropped half-way.
+    ///
+    /// sqlx's driver for MySQL reads no further than the first row where one is asked for. What fails
+    /// behind it was awaited by the job, which was told nothing yet; and where that cannot be told from a
+    /// statement that was dropped, a commit that fails is the lesser evil.
     pub(super) async fn can_commit(&mut self) -> sqlx::Result<bool> {
-        self.drain().await;
+        #[cfg(feature = "sea-orm")]
+        let was_dropped = self.is_owed();
+        #[cfg(not(feature = "sea-orm"))]
+        let was_dropped = false;
+        if let Some(error) = self.drain().await
+            && self.dialect == SqlDialect::MySql
+            && !was_dropped
+        {
+            return Err(error);
+        }
         match self.dialect.can_commit() {
             Some(question) => self.question(&question).await,
             None => Ok(true),
@@ -268,7 +292,7 @@ impl<DB: Database> Lease<DB> {
     }
 
     pub(super) async fn rollback(&mut self) -> sqlx::Result<()> {
-        self.drain().await;
+        let _ = self.drain().await;
         while self.is_open() {
             let before = self.step();
             let rolled_back = DB::TransactionManager::rollback(self.connection_mut()).await;

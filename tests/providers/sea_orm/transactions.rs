@@ -83,6 +83,30 @@ async fn a_transaction_within_a_session_is_its_own_to_commit_on_mysql() {
 }
 
 #[tokio::test]
+async fn a_statement_that_fails_behind_the_row_that_was_asked_for_is_told_by_itself() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    sqlx::Executor::execute(&database.observer, FAILS_LATE).await.unwrap();
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    provider.begin(&handle).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    let late = Statement::from_string(session.get_database_backend(), "CALL fails_late()");
+    let error = session.query_one_raw(late.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("too late"), "{error}");
+    insert(&session, 1).await.unwrap();
+    let within = session.begin().await.unwrap();
+    insert(&within, 2).await.unwrap();
+    within.query_one_raw(late).await.unwrap_err();
+    within.commit().await.unwrap();
+    drop(session);
+    provider.commit(&handle).await.unwrap();
+    provider.close(&handle).await.unwrap();
+    assert_eq!([database.rows(1).await, database.rows(2).await], [1, 1]);
+    database.quiet().await;
+    database.drop().await;
+}
+
+#[tokio::test]
 async fn a_transaction_dropped_while_a_sibling_works_is_rolled_back_before_the_next_statement() {
     let file = SqliteFile::open(2).await;
     let provider = SeaOrmProvider::new("main", 1, file.pool.clone()).unwrap();
