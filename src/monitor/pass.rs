@@ -344,12 +344,14 @@ impl Core {
         true
     }
 
-    /// What nobody who waits names, refuses nobody.
+    /// What nobody who waits names, refuses nobody. Where the account that was seen first is gone, another
+    /// may have its link.
     fn forget_unnamed(&mut self, out: &mut Outbox) {
         let records = &self.records;
         self.index.refusing.retain(|id| {
-            let known = records.get(id).and_then(|record| record.account.upgrade());
-            let is_named = known.as_ref().is_some_and(|account| account.link().is_named());
+            let Some(record) = records.get(id) else { return false };
+            let known = record.account.upgrade();
+            let is_named = known.as_ref().is_none_or(|account| account.link().is_named());
             out.accounts.extend(known);
             is_named
         });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use admit::{
-    Account, AccountLink, Amount, Ask, Category, Charge, CountingGate, Demand, Refusal,
+    Account, AccountLink, AdmitError, Amount, Ask, Category, Charge, CountingGate, Demand, Refusal,
     Replenishment,
 };
 use tokio::time::Instant;
@@ -115,4 +115,25 @@ async fn who_asks_for_a_survey_first_is_taken_of_only_for_a_demand_that_fits() {
         drop(granted(&mut waiter));
         assert_eq!(taken(), 1);
     }
+}
+
+/// It borrows the link of a gate, which goes on without it.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_on_a_gate_is_refused_by_it_though_an_account_that_borrowed_its_link_is_gone()
+{
+    let admission = started();
+    let listener = Listener::new(false);
+    let gate = Arc::clone(&listener.gate);
+    gate.resize(3).unwrap();
+    drop(admission.try_admit(Demand::new().permit(&listener)).unwrap());
+    drop(listener);
+    let other = named("other", 1);
+    let held = admission.try_admit(permits(&gate, 3).permit(&other)).unwrap();
+    let head = parked(&admission, permits(&other, 1));
+    let mut waiter = parked(&admission, permits(&gate, 3));
+    gate.resize(2).unwrap();
+    settle().await;
+    let error = landed(&mut waiter).unwrap_err();
+    assert!(matches!(error, AdmitError::Refused { .. }), "{error}");
+    drop((head, held));
 }
