@@ -1,6 +1,6 @@
 //! A look at the whole state for a reader: the snapshot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use super::core::{Core, Holder};
 use super::line::Limit;
 use super::outbox::Outbox;
 use super::teller::read_valve;
-use crate::account::AccountId;
+use crate::account::{Account, AccountId};
 use crate::snapshot::{AccountSnapshot, HeadSnapshot, HolderSnapshot, Snapshot, Unseen};
 use crate::sync::Arc;
 
@@ -21,7 +21,9 @@ impl Core {
             .iter()
             .filter_map(|(&id, record)| Some((id, record.account.upgrade()?)))
             .collect();
-        let waited_on = known.iter().filter(|(_, account)| account.link().waiting() > 0).count();
+        let is_waited_on = |account: &Arc<dyn Account>| account.link().waiting() > 0;
+        let waited_on =
+            known.iter().filter(|(_, account)| is_waited_on(account)).map(|&(id, _)| id).collect();
         let (first, mut holders) = (self.first_holds(waited_on), self.all_holders(now));
         let mut accounts: Vec<_> = known
             .iter()
@@ -94,19 +96,21 @@ impl Core {
         })
     }
 
-    /// Since when the first waiter on each of so many accounts has waited on it: in one walk, for there
-    /// may be as many accounts as waiters.
-    fn first_holds(&mut self, accounts: usize) -> HashMap<AccountId, Instant> {
+    /// Since when the first waiter on each of these accounts has waited on it: in one walk, for
+    /// there may be as many accounts as waiters.
+    fn first_holds(&mut self, mut of: HashSet<AccountId>) -> HashMap<AccountId, Instant> {
         let mut first = HashMap::new();
         let mut line = self.line.iter();
-        while first.len() < accounts
+        while !of.is_empty()
             && let Some(waiter) = line.next()
         {
             self.counters.count_told();
             for hold in &waiter.holds {
                 if let Limit::Entry(index) = hold.limit() {
                     let id = waiter.demand.entries()[index as usize].id();
-                    first.entry(id).or_insert_with(|| hold.since(waiter.arrived));
+                    if of.remove(&id) {
+                        first.insert(id, hold.since(waiter.arrived));
+                    }
                 }
             }
         }
