@@ -117,6 +117,7 @@ impl Core {
             Take::All => {
                 self.count_grant(id, demand, now);
                 self.tally.granted_at_once(1);
+                self.look_if_shut_behind(now);
                 Ok((id, taken))
             }
             Take::Short(_) | Take::Never(_) => Err(id),
@@ -290,6 +291,7 @@ impl Core {
     ) -> Taken {
         self.count_grant(asker.id, &asker.demand, now);
         self.tally.granted_at_once(1);
+        self.look_if_shut_behind(now);
         if self.teller.is_watched() {
             for index in 0..asker.demand.entries().len() {
                 let limit = Limit::Entry(index as u32);
@@ -297,6 +299,19 @@ impl Core {
             }
         }
         taken
+    }
+
+    /// Memory that let a newcomer go may let nobody follow, as where it was its one job in spite of the
+    /// latch: then it is what keeps those who wait, too, and they drain.
+    #[inline]
+    fn look_if_shut_behind(&mut self, now: Instant) {
+        if self.valve.is_some()
+            && !self.line.is_empty()
+            && !self.turn.draining
+            && !self.is_open(now)
+        {
+            self.index.is_wanted = true;
+        }
     }
 
     /// Refuses a newcomer for the reason one of its accounts gave.

@@ -7,6 +7,7 @@ use super::Admission;
 use super::contained::Contained;
 use super::core::Settings;
 use super::face::Shared;
+use super::pass::LOOKS_A_HOLD;
 use crate::account::Valve;
 use crate::error::{BuildError, ConfigError};
 use crate::sync::Arc;
@@ -29,6 +30,7 @@ use crate::sync::Arc;
 pub struct AdmissionBuilder {
     valve: Option<Arc<dyn Valve>>,
     max_waiting: usize,
+    looks_a_hold: usize,
     event_capacity: usize,
     track_holders: bool,
     warn_after: Option<Duration>,
@@ -39,6 +41,7 @@ impl Default for AdmissionBuilder {
         Self {
             valve: None,
             max_waiting: usize::MAX,
+            looks_a_hold: LOOKS_A_HOLD,
             event_capacity: Self::DEFAULT_EVENT_CAPACITY,
             track_holders: false,
             warn_after: None,
@@ -96,6 +99,14 @@ impl AdmissionBuilder {
         self
     }
 
+    /// How many who wait are looked at before the lock is let go for a moment: 4,096, but for a test
+    /// that wants to see what becomes of a look that is cut short. Zero is one.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn looks_a_hold(mut self, looks: usize) -> Self {
+        self.looks_a_hold = if looks == 0 { 1 } else { looks };
+        self
+    }
+
     /// Builds the admission without starting it.
     ///
     /// Until [`Admission::start`] everything works but what needs the evaluator: what fits is
@@ -118,6 +129,7 @@ impl AdmissionBuilder {
         let settings = Settings {
             valve: self.valve.map(Contained::around),
             max_waiting: self.max_waiting,
+            looks_a_hold: self.looks_a_hold,
             track_holders: self.track_holders,
             warn_after: self.warn_after,
         };

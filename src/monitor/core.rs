@@ -102,6 +102,8 @@ pub(crate) struct Core {
     is_valve_brief: bool,
     pub(super) turn: Turn,
     pub(super) max_waiting: usize,
+    /// How many are looked at before the lock is let go for a moment.
+    pub(super) looks_a_hold: usize,
     /// The latest instant a decision was made at.
     pub(crate) latest: Instant,
     pub(super) ids: Ids,
@@ -134,6 +136,7 @@ pub(crate) struct Core {
 pub(crate) struct Settings {
     pub(crate) valve: Option<Arc<dyn Valve>>,
     pub(crate) max_waiting: usize,
+    pub(crate) looks_a_hold: usize,
     pub(crate) track_holders: bool,
     pub(crate) warn_after: Option<Duration>,
 }
@@ -154,6 +157,7 @@ impl Core {
             valve: settings.valve,
             turn: Turn::default(),
             max_waiting: settings.max_waiting,
+            looks_a_hold: settings.looks_a_hold,
             latest: now,
             ids: Ids::default(),
             held: 0,
@@ -378,7 +382,7 @@ impl Core {
         while let Some(&(at, key)) = self.expiries.first()
             && at <= now
         {
-            if looks == super::pass::LOOKS_A_HOLD {
+            if looks == self.looks_a_hold {
                 return false;
             }
             looks += 1;

@@ -22,7 +22,7 @@ use crate::amount::Amount;
 use crate::demand::{Demand, Entry};
 use crate::error::{AccountPanic, Defect, panic_message};
 
-/// How many are looked at before the lock is let go for a moment.
+/// How many are looked at before the lock is let go for a moment, unless a test says otherwise.
 pub(super) const LOOKS_A_HOLD: usize = 4_096;
 
 /// How many are looked at by a release that serves: the evaluator does the rest.
@@ -98,7 +98,7 @@ impl Core {
     /// evaluator.
     pub(crate) fn serve(&mut self, now: Instant, out: &mut Outbox) {
         if self.wants_pass() {
-            self.pass(now, LOOKS_A_RELEASE, out);
+            self.pass(now, LOOKS_A_RELEASE.min(self.looks_a_hold), out);
         }
     }
 
@@ -133,11 +133,11 @@ impl Core {
     fn long_pass(&mut self, now: Instant, out: &mut Outbox) -> bool {
         let (waiting, in_vain) = (self.line.len(), self.index.looks_in_vain);
         let is_honest = in_vain <= 2 * self.index.classes();
-        let ended = self.pass(now, if is_honest { LOOKS_A_HOLD } else { usize::MAX }, out);
+        let ended = self.pass(now, if is_honest { self.looks_a_hold } else { usize::MAX }, out);
         // Behind each who leaves another comes to the front of a class.
         let of_use = 2 * (waiting - self.line.len());
         self.index.looks_in_vain =
-            if ended { 0 } else { (in_vain + LOOKS_A_HOLD).saturating_sub(of_use) };
+            if ended { 0 } else { (in_vain + self.looks_a_hold).saturating_sub(of_use) };
         ended
     }
 

@@ -337,6 +337,33 @@ async fn k6_with_progress_one_goes_under_the_latch_and_the_other_not_while_it_ru
     observer.all_gone();
 }
 
+/// Whoever waits on a limit of its own waits on memory, too, from then on.
+#[tokio::test(start_paused = true)]
+async fn k6_a_newcomer_that_goes_under_the_latch_leaves_a_line_that_drains() {
+    let memory = ScriptedMemory::at_percent(50.0);
+    let gate = MemoryGate::builder().source(memory.clone()).progress_after(secs(30)).build();
+    let (admission, mut observer) = under(&gate.unwrap());
+    let bucket = bucket(60, 60);
+    drop(admission.try_admit(tokens_of(&bucket, 60)).unwrap());
+    let mut head = parked(&admission, tokens_of(&bucket, 60));
+    memory.set_percent(96.0);
+    pass_time(secs(1)).await;
+    assert_held_on_memory(admission.try_admit(job()));
+    pass_time(secs(31)).await;
+    let held_on_memory = || admission.snapshot().account("memory").unwrap().waiting;
+    assert_eq!(held_on_memory(), 0, "nobody has asked it for the head");
+    let newcomer = admission.try_admit(job()).unwrap();
+    settle().await;
+    assert_eq!(held_on_memory(), 1);
+    observer.at_rest();
+    pass_time(secs(60)).await;
+    assert!(!head.is_woken());
+    drop(newcomer);
+    pass_time(secs(2)).await;
+    drop(granted(&mut head));
+    observer.all_gone();
+}
+
 #[tokio::test(start_paused = true)]
 async fn k6_without_progress_nobody_goes_under_the_latch() {
     let mut rig = rig(96.0);

@@ -30,6 +30,8 @@ pub(crate) struct Setup {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) memory: Option<Memory>,
     pub(crate) max_waiting: usize,
+    /// How many the monitor looks at in one hold, where that is not as many as it does for its hosts.
+    pub(crate) looks: Option<usize>,
     /// Demands that come again and again.
     pub(crate) templates: Vec<Vec<Part>>,
     /// How often nothing arrives, of ten.
@@ -112,9 +114,10 @@ pub(crate) fn setup(draw: &mut Draw) -> Setup {
         progress_after: draw.one_in(3).then(|| Duration::from_millis(draw.between(100..=20_000))),
     });
     let max_waiting = if draw.one_in(8) { draw.between(0..=12) as usize } else { usize::MAX };
+    let looks = draw.one_in(2).then(|| draw.between(1..=8) as usize);
     let templates = (0..draw.between(1..=5)).map(|_| parts(&kinds, draw)).collect();
     let calm = draw.between(4..=8);
-    Setup { kinds, memory, max_waiting, templates, calm }
+    Setup { kinds, memory, max_waiting, looks, templates, calm }
 }
 
 fn limits(draw: &mut Draw) -> Limits {

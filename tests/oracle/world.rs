@@ -60,6 +60,8 @@ pub(crate) struct World {
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) holding: Vec<Holding>,
     pub(crate) jobs: usize,
+    /// How often the evaluator may go on in a rest.
+    pub(crate) yields: u32,
     pub(crate) saw: Seen,
 }
 
@@ -105,6 +107,9 @@ impl World {
         };
         let mut builder =
             Admission::builder().max_waiting(setup.max_waiting).event_capacity(1 << 14);
+        if let Some(looks) = setup.looks {
+            builder = builder.looks_a_hold(looks);
+        }
         if let Some((gate, _)) = &memory {
             builder = builder.memory_gate(gate.clone());
         }
@@ -115,6 +120,8 @@ impl World {
             templates: templates.collect(),
             events: admission.subscribe(),
             admission,
+            // A look that is cut short goes on after a yield.
+            yields: if setup.looks.is_some() { 400 } else { 10 },
             plain: Plain::new(twins, twin, setup.max_waiting, Instant::now()),
             made,
             accounts,
@@ -151,7 +158,7 @@ impl World {
 
     /// Lets the evaluator do all it can without the clock.
     async fn rest(&mut self) -> Result<(), String> {
-        for _ in 0..10 {
+        for _ in 0..self.yields {
             tokio::task::yield_now().await;
         }
         self.plain.rest();
