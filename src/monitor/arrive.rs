@@ -84,13 +84,13 @@ impl Core {
     ///
     /// Memory is named by everybody: who stands clear of all accounts may still take the place there
     /// of somebody who can go and was not looked at yet.
-    #[inline]
     fn goes_ahead(&self, demand: &Demand, now: Instant) -> bool {
         self.stands_clear(demand)
             && (self.valve.is_none() || self.line.is_empty() || !self.is_pending(now))
     }
 
-    /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell.
+    /// The inline path: a demand that fits, when there is nobody to overtake and nobody to tell. Everybody
+    /// names memory, so where it is watched and somebody waits there is.
     /// Else everything is left as it was, and the long way decides, under the id answered: zero when
     /// nobody was asked.
     #[inline]
@@ -101,7 +101,8 @@ impl Core {
     ) -> Result<(u64, Taken), u64> {
         let list = demand.list();
         let is_inline = self.is_plain()
-            && self.goes_ahead(demand, now)
+            && self.stands_clear(demand)
+            && (self.valve.is_none() || self.line.is_empty())
             && list.fault.is_none()
             && list.saturated.is_none()
             && !asking::is_delicate(demand)
@@ -117,7 +118,6 @@ impl Core {
             Take::All => {
                 self.count_grant(id, demand, now);
                 self.tally.granted_at_once(1);
-                self.look_if_shut_behind(now);
                 Ok((id, taken))
             }
             Take::Short(_) | Take::Never(_) => Err(id),
@@ -302,8 +302,8 @@ impl Core {
     }
 
     /// Memory that let a newcomer go may let nobody follow, as where it was its one job in spite of the
-    /// latch: then it is what keeps those who wait, too, and they drain.
-    #[inline]
+    /// latch: then it is what keeps those who wait, too, and they drain. The end of this hold finds that
+    /// there is something to look at, and wakes the evaluator.
     fn look_if_shut_behind(&mut self, now: Instant) {
         if self.valve.is_some()
             && !self.line.is_empty()

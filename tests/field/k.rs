@@ -337,31 +337,39 @@ async fn k6_with_progress_one_goes_under_the_latch_and_the_other_not_while_it_ru
     observer.all_gone();
 }
 
-/// Whoever waits on a limit of its own waits on memory, too, from then on.
+/// Whoever waits on a limit of its own waits on memory, too, from then on; whether or not anybody
+/// listens, and whichever way the newcomer comes in.
 #[tokio::test(start_paused = true)]
 async fn k6_a_newcomer_that_goes_under_the_latch_leaves_a_line_that_drains() {
-    let memory = ScriptedMemory::at_percent(50.0);
-    let gate = MemoryGate::builder().source(memory.clone()).progress_after(secs(30)).build();
-    let (admission, mut observer) = under(&gate.unwrap());
-    let bucket = bucket(60, 60);
-    drop(admission.try_admit(tokens_of(&bucket, 60)).unwrap());
-    let mut head = parked(&admission, tokens_of(&bucket, 60));
-    memory.set_percent(96.0);
-    pass_time(secs(1)).await;
-    assert_held_on_memory(admission.try_admit(job()));
-    pass_time(secs(31)).await;
-    let held_on_memory = || admission.snapshot().account("memory").unwrap().waiting;
-    assert_eq!(held_on_memory(), 0, "nobody has asked it for the head");
-    let newcomer = admission.try_admit(job()).unwrap();
-    settle().await;
-    assert_eq!(held_on_memory(), 1);
-    observer.at_rest();
-    pass_time(secs(60)).await;
-    assert!(!head.is_woken());
-    drop(newcomer);
-    pass_time(secs(2)).await;
-    drop(granted(&mut head));
-    observer.all_gone();
+    for is_watched in [true, false] {
+        let shared = gate(2);
+        let newcomers = [job(), permits(&shared, 1)];
+        for newcomer in newcomers {
+            let memory = ScriptedMemory::at_percent(50.0);
+            let valve = MemoryGate::builder().source(memory.clone()).progress_after(secs(30));
+            let builder = Admission::builder().memory_gate(valve.build().unwrap());
+            let admission = builder.start().unwrap();
+            let watch = is_watched.then(|| admission.subscribe());
+            let bucket = bucket(60, 60);
+            drop(admission.try_admit(tokens_of(&bucket, 60)).unwrap());
+            drop(admission.try_admit(newcomer.clone()).unwrap());
+            let mut head = parked(&admission, tokens_of(&bucket, 60).permit(&shared));
+            memory.set_percent(96.0);
+            pass_time(secs(1)).await;
+            assert_held_on_memory(admission.try_admit(newcomer.clone()));
+            pass_time(secs(31)).await;
+            let held_on_memory = || admission.snapshot().account("memory").unwrap().waiting;
+            assert_eq!(held_on_memory(), 0, "nobody has asked it for the head");
+            let newcomer = admission.try_admit(newcomer).unwrap();
+            settle().await;
+            assert_eq!(held_on_memory(), 1, "{is_watched}");
+            pass_time(secs(60)).await;
+            assert!(!head.is_woken());
+            drop(newcomer);
+            pass_time(secs(2)).await;
+            drop((granted(&mut head), watch));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
