@@ -8,6 +8,7 @@ use admit::{
     Admission, BoxError, DbProvider, DbVerb, JobRunner, ProviderError, Requirements, RunError,
     SqlxProvider,
 };
+use futures::TryStreamExt as _;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySql};
 use tokio::sync::Barrier;
 
@@ -97,15 +98,16 @@ async fn a_statement_that_fails_behind_the_row_that_was_asked_for_is_told_at_the
     let Some(database) = MySqlDatabase::open(1).await else { return };
     database.observer.execute(FAILS_LATE).await.unwrap();
     let provider = &SqlxProvider::new("main", 1, database.pool.clone()).unwrap();
-    for is_prepared in [true, false] {
+    for way in 0..3 {
         let requirements = Requirements::new().database(provider).transactional();
         let run = runner().run(requirements, async |resources| {
             let mut session = resources.get(provider)?;
             session.execute(insert(1)).await?;
-            if is_prepared {
-                sqlx::query("CALL fails_late()").fetch_one(&mut *session).await?;
-            } else {
-                session.fetch_one("CALL fails_late()").await?;
+            match way {
+                0 => drop(sqlx::query("CALL fails_late()").fetch_one(&mut *session).await?),
+                1 => drop(session.fetch_one("CALL fails_late()").await?),
+                // Dropped half-way, which nothing tells from the others.
+                _ => drop(session.fetch("CALL fails_late()").try_next().await?),
             }
             Ok::<_, BoxError>(())
         });

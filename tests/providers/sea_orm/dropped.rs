@@ -359,3 +359,22 @@ async fn the_error_of_a_setting_that_was_dropped_is_told_to_nobody_else() {
     }
     database.drop().await;
 }
+
+/// Nor to the job's commit, on a database where the transaction outlives it.
+#[tokio::test]
+async fn the_error_of_a_statement_that_was_dropped_costs_no_commit_on_mysql() {
+    let Some(database) = MySqlDatabase::open(1).await else { return };
+    sqlx::Executor::execute(&database.observer, FAILS_LATE).await.unwrap();
+    let provider = SeaOrmProvider::new("main", 1, database.pool.clone()).unwrap();
+    let handle = provider.acquire(false).await.unwrap();
+    provider.begin(&handle).await.unwrap();
+    let session = provider.session(&handle).unwrap();
+    insert(&session, 1).await.unwrap();
+    dropped(&session, "CALL fails_late()").await;
+    drop(session);
+    provider.commit(&handle).await.unwrap();
+    provider.close(&handle).await.unwrap();
+    assert_eq!(database.rows(1).await, 1);
+    database.quiet().await;
+    database.drop().await;
+}
