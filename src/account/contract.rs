@@ -82,6 +82,11 @@ use crate::upstream::UpstreamFailure;
 /// ```
 pub trait Account: Send + Sync + 'static {
     /// The embedded link: name, identity, announcements.
+    ///
+    /// The link is the identity: an account that wraps another and answers with the other's link is,
+    /// to every admission, that account. One demand then names one of the two, not both, or the first
+    /// named is asked for the sum; a snapshot shows the one that was seen first. A wrapper that is a
+    /// limit of its own has a link of its own.
     fn link(&self) -> &AccountLink;
 
     /// What kind of limit this is, for events and snapshots.
